@@ -1,0 +1,264 @@
+"""Attention: score → score_mod → mask → normalizer → dropout → weighted sum, for one head.
+
+    output_i = Σ_j w_ij value_j,   w_i = normalizer(mask(score_mod(score(query_i, key_j))))
+
+The dense evaluation here writes the equation down and is the specification of every other
+implementation. Its contracts:
+
+- **Empty row** (nothing allowed, or every allowed score -inf, or no key): weights 0, output 0,
+  logsumexp -inf (the sink if there is one), every derivative exactly 0; never NaN. A NaN at an
+  allowed position shows in that row.
+- **Masked = deleted**: a masked score never enters arithmetic that can reach a result or a
+  derivative. A key that no query may attend to, or a query that may attend to nothing, may hold inf
+  or NaN.
+- **Causal alignment is explicit**: `Causal(offset)`; top-left is 0, bottom-right is k - q.
+- **Precision**: half-precision inputs accumulate in float32, float64 stays float64. The output has
+  the value's dtype; weights and logsumexp have the accumulation dtype.
+- **Derivatives** of any mode and order in query, key, value and every array in every slot.
+- **Bad input**: `ValueError` that names the argument or the slot's field, the rule, and what came.
+
+No batch, no heads: `jax.vmap` adds them.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Num
+
+from attn_jax import masks
+from attn_jax.checks import require
+from attn_jax.dropout import Dropout
+from attn_jax.normalizers import Softmax, logsumexp, softmax
+from attn_jax.precision import accumulate, accumulation_dtype
+from attn_jax.score_mods import ScoreMod, indices
+from attn_jax.scores import ScaledDot, Score
+
+IMPLEMENTATIONS = ("auto", "dense")
+PLANNED = ("streaming", "cudnn")
+
+_INTERIOR = 0.5  # stands in for a deleted score: inside the domain of every usual function
+
+
+def attention(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k c"],
+    value: Num[ArrayLike, "k e"],
+    *,
+    score: Score = ScaledDot(),
+    normalizer: Any = Softmax(),
+    score_mod: ScoreMod | None = None,
+    mask: masks.MaskFunction | None = None,
+    dropout: Dropout | None = None,
+    implementation: str = "auto",
+    block_size: tuple[int, int] | None = None,
+) -> Float[Array, "q e"]:
+    """Attend: the weighted sum of the values for each query.
+
+    Args:
+      query: one row per query. key: one row per key. value: one row per key.
+      score, normalizer, score_mod, mask, dropout: the slots; members or plain functions.
+      implementation: "dense" or "auto"; "auto" is dense, the only one so far.
+      block_size: (queries, keys) per block of an implementation that works in blocks; static.
+
+    Raises:
+      ValueError: an argument or a slot's field does not fit; the message names it.
+
+    >>> attention(jnp.zeros((1, 2)), jnp.zeros((2, 2)), jnp.array([[1.0], [3.0]])).tolist()
+    [[2.0]]
+    """
+    _choose(implementation, block_size)
+    query, key, value = _arrays(query, key, value)
+    scores, allowed, value = _scores(query, key, value, score, score_mod, mask)
+    return _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
+
+
+def attention_weights(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k c"],
+    *,
+    score: Score = ScaledDot(),
+    normalizer: Any = Softmax(),
+    score_mod: ScoreMod | None = None,
+    mask: masks.MaskFunction | None = None,
+) -> Float[Array, "q k"]:
+    """The weights by which `attention` sums the values.
+
+    >>> attention_weights(jnp.zeros((1, 2)), jnp.zeros((2, 2))).tolist()
+    [[0.5, 0.5]]
+    """
+    query, key, _ = _arrays(query, key)
+    scores, allowed, _ = _scores(query, key, None, score, score_mod, mask)
+    return _weigh(scores, allowed, normalizer)
+
+
+def attention_and_logsumexp(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k c"],
+    value: Num[ArrayLike, "k e"],
+    *,
+    score: Score = ScaledDot(),
+    normalizer: Softmax = Softmax(),
+    score_mod: ScoreMod | None = None,
+    mask: masks.MaskFunction | None = None,
+    dropout: Dropout | None = None,
+    implementation: str = "auto",
+    block_size: tuple[int, int] | None = None,
+) -> tuple[Float[Array, "q e"], Float[Array, " q"]]:
+    """`attention` and the log of each row's softmax denominator, a sink included.
+
+    Partial results over disjoint keys go together by `merge` (without a sink, or with the sink in
+    one of them).
+
+    >>> output, lse = attention_and_logsumexp(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 1)))
+    >>> lse.tolist()
+    [0.0]
+    """
+    require(isinstance(normalizer, Softmax), "normalizer", "be a Softmax", normalizer)
+    _choose(implementation, block_size)
+    query, key, value = _arrays(query, key, value)
+    scores, allowed, value = _scores(query, key, value, score, score_mod, mask)
+    output = _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
+    return output, normalizer.logsumexp(scores, where=allowed)
+
+
+def merge(
+    outputs: Num[ArrayLike, "p q e"], logsumexps: Num[ArrayLike, "p q"]
+) -> tuple[Float[Array, "q e"], Float[Array, " q"]]:
+    """Join p partial attentions over disjoint keys into the one over all of them.
+
+    output = Σ_p softmax(logsumexps)_p outputs_p; a part that saw no key (-inf) counts for nothing,
+    and where all of them are empty the output is 0 and the logsumexp -inf. (Milakov & Gimelshein
+    2018; Dao 2023, sec. 3.1.)
+
+    >>> output, lse = merge(jnp.array([[[1.0]], [[3.0]]]), jnp.zeros((2, 1)))
+    >>> output.tolist()
+    [[2.0]]
+    """
+    outputs, logsumexps = jnp.asarray(outputs), jnp.asarray(logsumexps)
+    require(
+        outputs.ndim == 3 and logsumexps.shape == outputs.shape[:2],
+        "outputs and logsumexps",
+        "have shapes [p, q, e] and [p, q]",
+        f"outputs {outputs.shape}, logsumexps {logsumexps.shape}",
+    )
+    present = (logsumexps != -jnp.inf)[..., None]
+    weights = softmax(logsumexps, axis=0)[..., None]
+    merged = jnp.sum(weights * jnp.where(present, outputs, 0), axis=0)
+    return merged.astype(_output_dtype(outputs)), logsumexp(logsumexps, axis=0)
+
+
+def _choose(implementation: str, block_size: tuple[int, int] | None) -> None:
+    require(
+        implementation in IMPLEMENTATIONS,
+        "implementation",
+        f"be one of {', '.join(map(repr, IMPLEMENTATIONS))}",
+        f"{implementation!r}, which does not exist yet"
+        if implementation in PLANNED
+        else repr(implementation),
+    )
+    proper = block_size is None or (
+        isinstance(block_size, tuple)
+        and len(block_size) == 2
+        and all(isinstance(size, int) and size > 0 for size in block_size)
+    )
+    require(proper, "block_size", "be two positive integers (queries, keys)", block_size)
+
+
+def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Array | None]:
+    """The arrays, each [rows, features], with as many values as keys."""
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    value = None if value is None else jnp.asarray(value)
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        if array is None:
+            continue
+        real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+        require(real, name, "hold real numbers", array)
+        way_out = " (for batches and heads, jax.vmap this function)" if array.ndim > 2 else ""
+        require(array.ndim == 2, name, f"have two axes, rows and features{way_out}", array)
+    require(
+        value is None or key.shape[0] == value.shape[0],
+        "key and value",
+        "have the same number of rows",
+        value is not None and f"key {key.shape}, value {value.shape}",
+    )
+    return query, key, value
+
+
+def _scores(
+    query: Num[Array, "q d"],
+    key: Num[Array, "k c"],
+    value: Num[Array, "k e"] | None,
+    score: Score,
+    score_mod: ScoreMod | None,
+    mask: masks.MaskFunction | None,
+) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None, Num[Array, "k e"] | None]:
+    """Modified scores, what the mask allows, and the values; deleted ones are replaced."""
+    q, k = query.shape[0], key.shape[0]
+    for name, slot, form in (
+        ("score", score, "(query, key) -> scores"),
+        ("score_mod", score_mod, "(scores, query_index, key_index) -> scores"),
+        ("mask", mask, "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"),
+    ):
+        require(slot is None or callable(slot), name, f"be a function {form}", slot)
+    if hasattr(score, "check"):
+        score.check(query, key)
+    if hasattr(score_mod, "check"):
+        score_mod.check(q, k)
+    query, key = accumulate(query, key)
+    allowed = None
+    if mask is not None:
+        allowed = masks.dense(mask, q, k)
+        attends, attended = allowed.any(axis=1)[:, None], allowed.any(axis=0)[:, None]
+        query, key = jnp.where(attends, query, 0), jnp.where(attended, key, 0)
+        value = None if value is None else jnp.where(attended, value, 0)
+
+    scores = jnp.asarray(score(query, key))
+    require(scores.shape == (q, k), "score", f"return shape [q, k] = [{q}, {k}]", scores)
+    (scores,) = accumulate(scores)
+    if score_mod is not None:
+        scores = _modify(scores, allowed, score_mod)
+    return scores, allowed, value
+
+
+def _modify(
+    scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, score_mod: ScoreMod
+) -> Float[Array, "q k"]:
+    """score_mod(scores) that derives nothing from deleted scores.
+
+    A masked score, and one that is -inf before and after (outside a compact kernel's support), is
+    replaced before the mod: 0 · inf in the mod's derivative would reach what the mod closes over.
+    """
+    positions = indices(*scores.shape)
+    deleted = jnp.zeros(scores.shape, bool) if allowed is None else ~allowed
+    infinite = scores == -jnp.inf
+    deleted |= infinite & (jnp.asarray(score_mod(scores, *positions)) == -jnp.inf)
+    modified = jnp.asarray(score_mod(jnp.where(deleted, _INTERIOR, scores), *positions))
+    require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
+    return jnp.where(deleted, -jnp.inf, modified)
+
+
+def _weigh(
+    scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
+) -> Float[Array, "q k"]:
+    form = "be a function (scores, where=None, axis=-1) -> weights"
+    require(callable(normalizer), "normalizer", form, normalizer)
+    if allowed is not None:
+        scores = jnp.where(allowed, scores, -jnp.inf)
+    weights = jnp.asarray(normalizer(scores, where=allowed))
+    require(weights.shape == scores.shape, "normalizer", f"return shape {scores.shape}", weights)
+    return weights
+
+
+def _weighted_sum(
+    weights: Float[Array, "q k"], value: Num[Array, "k e"], dropout: Dropout | None
+) -> Float[Array, "q e"]:
+    if dropout is not None:
+        require(callable(dropout), "dropout", "be a Dropout", dropout)
+        weights = dropout(weights, *indices(*weights.shape))
+    total = jnp.einsum("qk,ke->qe", *accumulate(weights, value))
+    return total.astype(_output_dtype(value))
+
+
+def _output_dtype(value: Array) -> jnp.dtype:
+    inexact = jnp.issubdtype(value.dtype, jnp.inexact)
+    return value.dtype if inexact else accumulation_dtype(value)

@@ -1,0 +1,48 @@
+"""Dropout on attention weights."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+
+from attn_jax.checks import all_hold, require, require_scalar
+from attn_jax.slots import slot
+
+
+@slot
+class Dropout:
+    """Drop each weight with probability `rate`, divide the others by 1 - rate. (Srivastava 2014.)
+
+    The fate of weight (i, j) depends on (rng, i, j) alone, so every implementation and block size
+    drops the same ones, and so does the backward pass.
+
+    >>> drop = Dropout(0.0, jax.random.key(0))
+    >>> drop(jnp.ones((1, 2)), jnp.array([[0]]), jnp.array([[0, 1]])).tolist()
+    [[1.0, 1.0]]
+    """
+
+    rate: Float[ArrayLike, ""] | int
+    rng: PRNGKeyArray
+
+    def __post_init__(self):
+        require_scalar(self.rate, "rate")
+        proper = all_hold(self.rate, lambda rate: (rate >= 0) & (rate < 1))
+        require(proper, "rate", "be at least 0 and below 1", self.rate)
+
+    def __call__(
+        self,
+        weights: Float[Array, "q k"],
+        query_index: Int[Array, "q 1"],
+        key_index: Int[Array, "1 k"],
+    ) -> Float[Array, "q k"]:
+        keep = self.keep(query_index, key_index)
+        return jnp.where(keep, weights / (1 - self.rate), 0.0)
+
+    def keep(self, query_index: Int[Array, "q 1"], key_index: Int[Array, "1 k"]) -> Array:
+        """True [q, k] where a weight stays."""
+        rows = jax.vmap(jax.random.fold_in, (None, 0))(self.rng, query_index[:, 0])
+        fold_keys = jax.vmap(jax.random.fold_in, (None, 0))
+        pairs = jax.vmap(fold_keys, (0, None))(rows, key_index[0])
+        # Folding is one round of the counter-based generator: its first word is the random number.
+        bits = jax.random.key_data(pairs)[..., 0]
+        uniform = (bits >> 8).astype(jnp.float32) * 2.0**-24
+        return uniform >= self.rate

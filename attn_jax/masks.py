@@ -1,0 +1,286 @@
+"""Masks: who may attend to whom. `(query_index [q, 1], key_index [1, k]) -> bool [q, k]`.
+
+True = may attend; i is the query's index, j the key's. Masks combine by `&`, `|`, `~`, with each
+other and with plain functions of the same signature. A position given as a Python int is static
+(blocks that it empties can be skipped), one given as an array may be traced.
+
+>>> (Causal() & Window(1, None)).dense(3, 3).astype(int).tolist()
+[[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Int
+
+from attn_jax.checks import all_hold, require
+from attn_jax.slots import index, slot
+
+Index = Int[Array, "#q #k"]
+MaskFunction = Callable[[Index, Index], Bool[Array, "#q #k"]]
+
+
+class Mask:
+    """What every mask can do: be called with indices, be combined, be written out."""
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        raise NotImplementedError
+
+    def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the mask does not fit this many queries and keys."""
+
+    def dense(self, queries: int, keys: int) -> Bool[Array, "q k"]:
+        """The mask written out."""
+        return dense(self, queries, keys)
+
+    def __and__(self, other: MaskFunction) -> "Mask":
+        return And(self, _mask(other))
+
+    def __or__(self, other: MaskFunction) -> "Mask":
+        return Or(self, _mask(other))
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+    def __rand__(self, other: MaskFunction) -> "Mask":
+        return And(_mask(other), self)
+
+    def __ror__(self, other: MaskFunction) -> "Mask":
+        return Or(_mask(other), self)
+
+
+def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
+    """Write out any mask, a plain function included.
+
+    >>> dense(lambda i, j: i != j, 2, 2).tolist()
+    [[False, True], [True, False]]
+    """
+    if hasattr(mask, "check"):
+        mask.check(queries, keys)
+    allowed = jnp.asarray(mask(jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]))
+    require(allowed.dtype == bool, "mask", "return booleans", allowed)
+    fits = allowed.ndim <= 2 and all(
+        got in (1, size)
+        for got, size in zip(allowed.shape[::-1], (keys, queries), strict=False)
+    )
+    require(fits, "mask", f"return shape [q, k] = [{queries}, {keys}]", allowed)
+    return jnp.broadcast_to(allowed, (queries, keys))
+
+
+@slot
+class Causal(Mask):
+    """j ≤ i + offset. Top-left alignment is offset 0, bottom-right is k - q.
+
+    >>> Causal(offset=1).dense(2, 3).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1]]
+    """
+
+    offset: Int[ArrayLike, ""] = index(0)
+
+    def __post_init__(self):
+        _require_integer(self.offset, "offset")
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return key_index <= query_index + self.offset
+
+
+@slot
+class Window(Mask):
+    """i - left ≤ j ≤ i + right; None is unbounded on that side.
+
+    >>> Window(0, 1).dense(2, 3).astype(int).tolist()
+    [[1, 1, 0], [0, 1, 1]]
+    """
+
+    left: Int[ArrayLike, ""] | None = index()
+    right: Int[ArrayLike, ""] | None = index()
+
+    def __post_init__(self):
+        for name, size in (("left", self.left), ("right", self.right)):
+            if size is not None:
+                _require_count(size, name)
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
+        if self.left is not None:
+            allowed &= query_index - key_index <= self.left
+        if self.right is not None:
+            allowed &= key_index - query_index <= self.right
+        return allowed
+
+
+@slot
+class Padding(Mask):
+    """j < key_length and i < query_length: what lies beyond an example's end is not there.
+
+    >>> Padding(2, query_length=1).dense(2, 3).astype(int).tolist()
+    [[1, 1, 0], [0, 0, 0]]
+    """
+
+    key_length: Int[ArrayLike, ""] = index()
+    query_length: Int[ArrayLike, ""] | None = index(None)
+
+    def __post_init__(self):
+        _require_count(self.key_length, "key_length")
+        if self.query_length is not None:
+            _require_count(self.query_length, "query_length")
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        allowed = key_index < self.key_length
+        if self.query_length is not None:
+            allowed = allowed & (query_index < self.query_length)
+        return allowed
+
+
+@slot
+class Segments(Mask):
+    """query_ids[i] = key_ids[j]: packed examples do not see each other.
+
+    >>> Segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).dense(2, 3).astype(int).tolist()
+    [[1, 1, 0], [0, 0, 1]]
+    """
+
+    query_ids: Int[ArrayLike, " q"]
+    key_ids: Int[ArrayLike, " k"]
+
+    def __post_init__(self):
+        for name, ids in (("query_ids", self.query_ids), ("key_ids", self.key_ids)):
+            require(jnp.ndim(ids) == 1, name, "have one entry per position", ids)
+            require(_is_integer(ids), name, "be integers", ids)
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.query_ids[query_index] == self.key_ids[key_index]
+
+    def check(self, queries: int, keys: int) -> None:
+        for name, ids, size in (
+            ("query_ids", self.query_ids, queries),
+            ("key_ids", self.key_ids, keys),
+        ):
+            which = name.removesuffix("_ids")
+            rule = f"have one entry per {which}, {size} here"
+            require(ids.shape == (size,), name, rule, ids)
+
+
+@slot
+class Prefix(Mask):
+    """j < length: every query sees the prefix. `Causal() | Prefix(n)` is a prefix language model.
+
+    >>> (Causal() | Prefix(2)).dense(3, 3).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    """
+
+    length: Int[ArrayLike, ""] = index()
+
+    def __post_init__(self):
+        _require_count(self.length, "length")
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return key_index < self.length
+
+
+@slot
+class Dense(Mask):
+    """array[i, j], a boolean array [q, k].
+
+    >>> Dense(jnp.array([[True, False]])).dense(1, 2).tolist()
+    [[True, False]]
+    """
+
+    array: Bool[ArrayLike, "q k"]
+
+    def __post_init__(self):
+        require(jnp.ndim(self.array) == 2, "array", "have shape [q, k]", self.array)
+        boolean = self.array.dtype == bool
+        require(boolean, "array", "be boolean (score_mods.Bias adds numbers to scores)", self.array)
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.array[query_index, key_index]
+
+    def check(self, queries: int, keys: int) -> None:
+        require(
+            self.array.shape == (queries, keys),
+            "array",
+            "have one entry for each query and key",
+            f"array {self.array.shape}, scores {(queries, keys)}",
+        )
+
+
+@slot
+class And(Mask):
+    """Both masks allow it: `left & right`."""
+
+    left: Any
+    right: Any
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.left(query_index, key_index) & self.right(query_index, key_index)
+
+    def check(self, queries: int, keys: int) -> None:
+        self.left.check(queries, keys)
+        self.right.check(queries, keys)
+
+
+@slot
+class Or(Mask):
+    """Either mask allows it: `left | right`."""
+
+    left: Any
+    right: Any
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.left(query_index, key_index) | self.right(query_index, key_index)
+
+    def check(self, queries: int, keys: int) -> None:
+        self.left.check(queries, keys)
+        self.right.check(queries, keys)
+
+
+@slot
+class Not(Mask):
+    """The mask does not allow it: `~mask`."""
+
+    mask: Any
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return ~self.mask(query_index, key_index)
+
+    def check(self, queries: int, keys: int) -> None:
+        self.mask.check(queries, keys)
+
+
+class _Function(Mask):
+    """A plain function as an operand of `&` and `|`; the arrays that it closes over stay its own."""
+
+    def __init__(self, function: MaskFunction):
+        self.function = function
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.function(query_index, key_index)
+
+
+jax.tree_util.register_pytree_node(
+    _Function, lambda self: ((), self.function), lambda function, _: _Function(function)
+)
+
+
+def _mask(mask: Any) -> Mask:
+    require(callable(mask), "mask", "be a mask or a function (query_index, key_index)", mask)
+    return mask if isinstance(mask, Mask) else _Function(mask)
+
+
+def _is_integer(value: Any) -> bool:
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    return jnp.issubdtype(dtype, jnp.integer)
+
+
+def _require_integer(value: Any, argument: str) -> None:
+    whole = np.shape(value) == () and not isinstance(value, str) and _is_integer(value)
+    require(whole, argument, "be one integer", value)
+
+
+def _require_count(value: Any, argument: str) -> None:
+    _require_integer(value, argument)
+    require(all_hold(value, lambda v: v >= 0), argument, "not be negative", value)

@@ -1,0 +1,222 @@
+"""Normalizers: from scores to weights. `(scores, where=None, axis=-1) -> weights`.
+
+`where` (True = allowed) broadcasts to the scores; a score of -inf is not allowed either. For each:
+
+- a score that is not allowed never enters the arithmetic: its weight and its derivative are 0;
+- a row with nothing allowed has weights 0 and derivatives 0, and never NaN;
+- a NaN at an allowed position shows: the row's allowed weights are NaN (for `sigmoid`, which has no
+  sum over the row, that one weight);
+- half-precision scores are normalized, and returned, in float32; float64 stays float64.
+
+All are w = g(scores - τ) with a threshold τ for each row:
+
+| normalizer | g(z) | τ |
+|---|---|---|
+| softmax | exp z | logsumexp of the row, and of the sink |
+| entmax α | [(α - 1) z]₊^(1/(α - 1)) | Σw = 1 |
+| sparsemax | z₊ | Σw = 1 |
+| sigmoid | 1 / (1 + e⁻ᶻ) | -bias |
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Num
+
+from attn_jax.checks import require, require_scalar
+from attn_jax.thresholds import entmax_rows, require_alpha
+from attn_jax.precision import accumulate
+from attn_jax.slots import slot
+
+Where = Bool[ArrayLike, "..."] | None
+
+
+def softmax(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1, sink: Any = None
+) -> Float[Array, "..."]:
+    """exp(scores) / (Σ exp(scores) + exp(sink)); without a sink each row sums to one.
+
+    A sink logit joins the sum and takes no value: sink=0 is softmax-off-by-one. (Bridle 1990; sink:
+    Miller 2023, Xiao et al. 2024.)
+
+    >>> softmax(jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    scores, allowed, axis = _rows(scores, where, axis)
+    exponentials, total, _ = _exponentials(scores, allowed, sink)
+    weights = exponentials / jnp.where(total == 0, 1.0, total)
+    return jnp.moveaxis(weights, -1, axis)
+
+
+def logsumexp(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1, sink: Any = None
+) -> Float[Array, "..."]:
+    """log(Σ exp(scores) + exp(sink)) of each row; -inf for an empty one, with derivative 0.
+
+    >>> logsumexp(jnp.array([-jnp.inf, -jnp.inf])).item()
+    -inf
+    """
+    scores, allowed, axis = _rows(scores, where, axis)
+    _, total, top = _exponentials(scores, allowed, sink)
+    empty = total == 0
+    value = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1.0, total)) + top)
+    return value[..., 0]
+
+
+def sparsemax(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+) -> Float[Array, "..."]:
+    """Project each row onto the probability simplex.
+
+    w = argmin ‖w - scores‖² subject to w ≥ 0, Σw = 1. (Martins & Astudillo 2016, eq. 2.)
+
+    >>> sparsemax(jnp.array([2.0, 1.5, 0.0])).tolist()
+    [0.75, 0.25, 0.0]
+    """
+    return entmax(scores, where, axis, alpha=2)
+
+
+def entmax15(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+) -> Float[Array, "..."]:
+    """Entmax with alpha = 1.5, between softmax and sparsemax. (Peters et al. 2019.)
+
+    >>> entmax15(jnp.array([2.0, 2.0, 0.0])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    return entmax(scores, where, axis, alpha=1.5)
+
+
+def entmax(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1, alpha: Any = 1.5
+) -> Float[Array, "..."]:
+    """w = [(α - 1)(scores - τ)]₊^(1/(α - 1)) with Σw = 1. (Peters, Niculae & Martins 2019, eq. 10.)
+
+    α → 1 is softmax, 2 is sparsemax; 1 < alpha ≤ 16, where an alpha that is traced and outside
+    gives NaN. Exact to rounding for every input, with exact derivatives in the scores and in alpha
+    (Correia, Niculae & Martins 2019, prop. 1): see `attn_jax.thresholds`.
+
+    >>> entmax(jnp.array([1.0, 0.0]), alpha=4.0).tolist()
+    [1.0, 0.0]
+    """
+    require_alpha(alpha)
+    scores, allowed, axis = _rows(scores, where, axis)
+    weights = jnp.where(allowed, entmax_rows(jnp.where(allowed, scores, -jnp.inf), alpha), 0.0)
+    return jnp.moveaxis(weights, -1, axis)
+
+
+def sigmoid(
+    scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1, bias: Any = 0.0
+) -> Float[Array, "..."]:
+    """1 / (1 + e^-(scores + bias)): each weight by itself, no sum to one. (Ramapuram et al. 2025.)
+
+    >>> sigmoid(jnp.array([0.0, -jnp.inf])).tolist()
+    [0.5, 0.0]
+    """
+    scores, allowed, axis = _rows(scores, where, axis)
+    weights = jax.nn.sigmoid(jnp.where(allowed, scores, 0.0) + bias)
+    return jnp.moveaxis(jnp.where(allowed, weights, 0.0), -1, axis)
+
+
+@slot
+class Softmax:
+    """`softmax`, with a sink logit where one is given (a number; learned as an array)."""
+
+    sink: Float[ArrayLike, ""] | int | None = None
+
+    def __post_init__(self):
+        if self.sink is not None:
+            require_scalar(self.sink, "sink")
+
+    def __call__(
+        self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]:
+        return softmax(scores, where, axis, sink=self.sink)
+
+    def logsumexp(
+        self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]:
+        """log of the denominator: of the row, and of the sink if there is one."""
+        return logsumexp(scores, where, axis, sink=self.sink)
+
+
+@slot
+class Sparsemax:
+    """`sparsemax`."""
+
+    def __call__(
+        self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]:
+        return sparsemax(scores, where, axis)
+
+
+@slot
+class Entmax:
+    """`entmax` with this alpha, a number or an array that is learned."""
+
+    alpha: Float[ArrayLike, ""] | int = 1.5
+
+    def __post_init__(self):
+        require_alpha(self.alpha)
+
+    def __call__(
+        self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]:
+        return entmax(scores, where, axis, alpha=self.alpha)
+
+
+@slot
+class Sigmoid:
+    """`sigmoid` with this bias."""
+
+    bias: Float[ArrayLike, ""] | int = 0.0
+
+    def __post_init__(self):
+        require_scalar(self.bias, "bias")
+
+    def __call__(
+        self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]:
+        return sigmoid(scores, where, axis, bias=self.bias)
+
+
+def _rows(
+    scores: Num[ArrayLike, "..."], where: Where, axis: int
+) -> tuple[Float[Array, "..."], Bool[Array, "..."], int]:
+    """Scores in the accumulation dtype with the rows last, what is allowed, and the axis."""
+    (scores,) = accumulate(scores)
+    require(
+        scores.ndim > 0 and -scores.ndim <= axis < scores.ndim,
+        "axis",
+        f"be one of the scores' {scores.ndim} axes",
+        axis,
+    )
+    allowed = scores != -jnp.inf
+    if where is not None:
+        where = jnp.asarray(where)
+        require(where.dtype == bool, "where", "be boolean, True = allowed", where)
+        fits = where.ndim <= scores.ndim and all(
+            a in (1, b) for a, b in zip(where.shape[::-1], scores.shape[::-1], strict=False)
+        )
+        require(fits, "where", f"broadcast to the scores' shape {scores.shape}", where)
+        allowed &= jnp.broadcast_to(where, scores.shape)
+    return jnp.moveaxis(scores, axis, -1), jnp.moveaxis(allowed, axis, -1), axis
+
+
+def _exponentials(
+    scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Any
+) -> tuple[Float[Array, "... k"], Float[Array, "... 1"], Float[Array, "... 1"]]:
+    """exp(scores - top), their sum with the sink's, and top: the row's maximum, finite."""
+    top = jnp.max(
+        jnp.where(allowed, scores, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf
+    )
+    if sink is not None:
+        top = jnp.maximum(top, sink)
+    # The shift cancels, so it needs no derivative; an empty row has no maximum to shift by.
+    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0.0, top))
+    exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores, top) - top), 0.0)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    if sink is not None:
+        total = total + jnp.exp(sink - top)
+    return exponentials, total, top

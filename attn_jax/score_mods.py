@@ -1,0 +1,194 @@
+"""Score mods: what is done to scores before the mask.
+
+`(scores [q, k], query_index [q, 1], key_index [1, k]) -> scores [q, k]`. A plain function of the
+same signature is a score mod. Order matters: a soft cap after the mask would leak weight.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, Num
+
+from attn_jax.checks import require, require_positive, require_scalar
+from attn_jax.slots import slot, static
+
+Index = Int[Array, "#q #k"]
+ScoreMod = Callable[[Float[Array, "q k"], Index, Index], Float[Array, "q k"]]
+
+
+@slot
+class Bias:
+    """scores + bias, bias [q, k]: a number for each pair, learned or given.
+
+    >>> Bias(jnp.array([[1.0, 2.0]]))(jnp.zeros((1, 2)), *indices(1, 2)).tolist()
+    [[1.0, 2.0]]
+    """
+
+    bias: Num[ArrayLike, "q k"]
+
+    def __post_init__(self):
+        require(jnp.ndim(self.bias) == 2, "bias", "have shape [q, k]", self.bias)
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        return scores + self.bias[query_index, key_index]
+
+    def check(self, queries: int, keys: int) -> None:
+        require(
+            self.bias.shape == (queries, keys),
+            "bias",
+            "have one entry for each query and key",
+            f"bias {self.bias.shape}, scores {(queries, keys)}",
+        )
+
+
+@slot
+class RelativeBias:
+    """scores + table[bucket(j - i)], the table [buckets] learned. (Raffel et al. 2020, T5.)
+
+    Near distances have a bucket each, far ones share buckets that grow in geometric steps up to
+    `max_distance`, where the last one begins. `bidirectional` gives half of the buckets to keys
+    after the query (j > i); otherwise such keys share bucket 0.
+
+    >>> RelativeBias(jnp.arange(8.0))(jnp.zeros((1, 4)), *indices(1, 4)).tolist()
+    [[0.0, 5.0, 6.0, 6.0]]
+    """
+
+    table: Float[ArrayLike, " buckets"]
+    bidirectional: bool = static(True)
+    max_distance: int = static(128)
+
+    def __post_init__(self):
+        least = 4 if self.bidirectional else 2
+        require(
+            jnp.ndim(self.table) == 1 and self.table.shape[0] >= least,
+            "table",
+            f"have shape [buckets] with at least {least} buckets",
+            self.table,
+        )
+        require(
+            isinstance(self.max_distance, int) and self.max_distance > self._exact,
+            "max_distance",
+            f"be an integer above {self._exact}, the distances that have a bucket each",
+            self.max_distance,
+        )
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        return scores + self.table[self.bucket(key_index - query_index)]
+
+    def bucket(self, offset: Int[Array, "..."]) -> Int[Array, "..."]:
+        """The bucket of each offset j - i."""
+        table = jnp.asarray(_buckets(self._one_sided, self._exact, self.max_distance))
+        distance = jnp.abs(offset) if self.bidirectional else jnp.maximum(-offset, 0)
+        bucket = table[jnp.minimum(distance, self.max_distance)]
+        after = self._one_sided * (offset > 0) if self.bidirectional else 0
+        return bucket + after
+
+    @property
+    def _one_sided(self) -> int:
+        return self.table.shape[0] // (2 if self.bidirectional else 1)
+
+    @property
+    def _exact(self) -> int:
+        return self._one_sided // 2
+
+
+@functools.cache
+def _buckets(buckets: int, exact: int, max_distance: int) -> np.ndarray:
+    """T5's bucket of every distance 0 … max_distance.
+
+    bucket(n) = exact + ⌊log(n/exact) / log(max_distance/exact) · (buckets - exact)⌋ for n ≥ exact,
+    at most buckets - 1; by whole numbers, so that no logarithm rounds across a boundary:
+    bucket(n) ≥ exact + m  ⇔  (n/exact)^(buckets - exact) ≥ (max_distance/exact)^m.
+    """
+    steps = buckets - exact
+    table = list(range(exact))
+    m = 0
+    for n in range(exact, max_distance + 1):
+        while m < steps - 1 and n**steps * exact ** (m + 1) >= max_distance ** (m + 1) * exact**steps:
+            m += 1
+        table.append(exact + m)
+    return np.asarray(table, np.int32)
+
+
+@slot
+class Alibi:
+    """scores - slope · |i - j|. (Press, Smith & Lewis 2022.)
+
+    >>> Alibi(0.5)(jnp.zeros((1, 3)), *indices(1, 3)).tolist()
+    [[0.0, -0.5, -1.0]]
+    """
+
+    slope: Float[ArrayLike, ""] | int
+
+    def __post_init__(self):
+        require_scalar(self.slope, "slope")
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        return scores - self.slope * jnp.abs(query_index - key_index)
+
+
+@slot
+class SoftCap:
+    """cap · tanh(scores / cap): scores stay within ±cap. (Gemma 2, 2024; Bello et al. 2017.)
+
+    >>> SoftCap(1.0)(jnp.array([[0.0, 1e30]]), *indices(1, 2)).tolist()
+    [[0.0, 1.0]]
+    """
+
+    cap: Float[ArrayLike, ""] | int
+
+    def __post_init__(self):
+        require_scalar(self.cap, "cap")
+        require_positive(self.cap, "cap")
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        # ±inf reaches ±cap; the replacement keeps inf · 0 out of the cap's derivative
+        infinite = jnp.isinf(scores)
+        capped = self.cap * jnp.tanh(jnp.where(infinite, 0.0, scores) / self.cap)
+        return jnp.where(infinite, self.cap * jnp.sign(scores), capped)
+
+
+@slot
+class Chain:
+    """Score mods one after the other, the first one first. `chain` makes it."""
+
+    mods: tuple
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        for mod in self.mods:
+            scores = mod(scores, query_index, key_index)
+        return scores
+
+    def check(self, queries: int, keys: int) -> None:
+        for mod in self.mods:
+            if hasattr(mod, "check"):
+                mod.check(queries, keys)
+
+
+def chain(*mods: ScoreMod) -> Chain:
+    """Apply score mods in the order given.
+
+    >>> double = lambda scores, query_index, key_index: 2 * scores
+    >>> chain(Alibi(1.0), double)(jnp.zeros((1, 2)), *indices(1, 2)).tolist()
+    [[0.0, -2.0]]
+    """
+    for mod in mods:
+        require(callable(mod), "mods", "be functions (scores, query_index, key_index)", mod)
+    return Chain(tuple(mods))
+
+
+def indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
+    """The query_index [q, 1] and key_index [1, k] that mods and masks are called with."""
+    return jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]

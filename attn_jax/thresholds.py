@@ -1,0 +1,223 @@
+"""Entmax rows: the threshold at which the weights sum to one, and its derivatives.
+
+With a = α - 1, entmax is w_j = [a (s_j - τ)]₊^(1/a). Instead of τ the solver looks for the weight v
+of one supported entry, the pivot p, because every other weight is well conditioned in it:
+
+    w_j = [v^a + a (s_j - s_p)]₊^(1/a),      F(v) = Σ_j w_j = 1.
+
+For α ≤ 2 the pivot is the largest score, for α > 2 the smallest supported one (there the terms in
+the sum are all positive and nothing cancels; a bisection on τ loses all digits). Either way F is
+increasing, convex and has F' ≥ 1, so Newton's iteration from the right end falls monotonically to
+the root. From convexity, F(v') - 1 and F'(v') of the next iterate satisfy
+
+    (F(v') - 1) / (F(v) - 1)  +  F'(v') / F'(v)  ≤  1,
+
+so their product shrinks at least fourfold at each step. It starts below n² for n keys and ends at
+rounding: `_most_steps` bounds the steps for every input, and three to eight are usual. For α = 2
+this is Michelot's (1986) finite algorithm.
+
+The derivative is implicit (Correia, Niculae & Martins 2019, prop. 1): with g_j = w_j^(2-α) on the
+support, ẇ_j = g_j (ṡ_j - Σ g ṡ / Σ g) + α̇ (c_j - g_j Σ c / Σ g), and c_j written without the
+cancellation that the paper's form has as α → 1.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn_jax.checks import all_hold, concrete, require, require_scalar
+
+ALPHA_LIMIT = 16.0
+
+Rows = Float[Array, "*rows k"]
+PerRow = Float[Array, "*rows 1"]
+
+
+def require_alpha(alpha: Any) -> None:
+    """Refuse an alpha outside (1, 16] wherever it is concrete."""
+    require_scalar(alpha, "alpha")
+    supported = all_hold(alpha, lambda a: (a > 1) & (a <= ALPHA_LIMIT))
+    rule = f"be above 1 (softmax is the limit at 1) and at most {ALPHA_LIMIT:g}"
+    require(supported, "alpha", rule, alpha)
+
+
+def entmax_rows(scores: Rows, alpha: Any) -> Rows:
+    """Entmax of each row; -inf is masked, and an empty row's weights are for the caller to clear.
+
+    The solver is chosen where alpha is concrete; a traced alpha chooses at run time and gives NaN
+    outside the supported range.
+    """
+    if scores.shape[-1] == 0:
+        return scores
+    known = concrete(alpha)
+    if known is None:
+        alpha = jnp.asarray(alpha, scores.dtype)
+        weights = _deformed(_either, scores, alpha - 1)
+        return jnp.where((alpha > 1) & (alpha <= ALPHA_LIMIT), weights, jnp.nan)
+    a = float(known) - 1  # in double precision also for float32 scores
+    solve = {0.5: _quadratic, 1.0: _linear}.get(a, _from_top if a <= 1 else _from_bottom)
+    # An array keeps its place in the graph, so that a concrete alpha is differentiated too.
+    a = jnp.asarray(a, scores.dtype) if isinstance(alpha, (int, float, np.ndarray)) else alpha - 1
+    return _deformed(solve, scores, jnp.asarray(a, scores.dtype))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _deformed(solve: Callable, scores: Rows, a: Float[Array, ""]) -> Rows:
+    return solve(scores, a)
+
+
+@_deformed.defjvp
+def _deformed_jvp(solve, primals, tangents):
+    scores, a = primals
+    d_scores, d_a = tangents
+    weights = _deformed(solve, scores, a)
+    support = weights > 0
+    log_weights = jnp.log(jnp.where(support, weights, 1.0))
+    # g = w^(1-a); for α > 2 the smallest weights have the largest g, which must stay finite
+    largest = math.log(float(jnp.finfo(scores.dtype).max)) - 10
+    log_g = jnp.minimum((1 - a) * log_weights, largest)
+    g = jnp.where(support, jnp.exp(log_g), 0.0)
+    top = jnp.max(jnp.where(support, log_g, -largest), axis=-1, keepdims=True)
+    share = jnp.where(support, jnp.exp(log_g - jax.lax.stop_gradient(top)), 0.0)
+    total = jnp.sum(share, axis=-1, keepdims=True)
+    share = share / jnp.where(total == 0, 1.0, total)
+
+    d_threshold = jnp.sum(share * jnp.where(support, d_scores, 0.0), axis=-1, keepdims=True)
+    d_weights = g * (jnp.where(support, d_scores, 0.0) - d_threshold)
+    # ∂w/∂α at a fixed threshold, less a multiple of g that the threshold takes back:
+    # w/a² - w log w / a - g/a² = -w log²w · φ(-a log w)
+    c = -weights * jnp.square(log_weights) * _phi(jnp.minimum(-a * log_weights, largest))
+    c = jnp.where(support, c, 0.0)
+    d_alpha = c - share * jnp.sum(c, axis=-1, keepdims=True)
+    return weights, d_weights + d_alpha * d_a
+
+
+def _phi(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """(eˣ - 1 - x) / x² for x ≥ 0, by its series where the quotient would cancel."""
+    small = x < 1
+    near = jnp.where(small, x, 0.0)
+    series = jnp.zeros_like(x)
+    for n in range(18, 0, -1):
+        series = near / (n + 2) * (1 + series)
+    far = jnp.where(small, 1.0, x)
+    return jnp.where(small, (1 + series) / 2, (jnp.expm1(far) - far) / jnp.square(far))
+
+
+def _newton(weights_and_slope: Callable[[PerRow], tuple[Rows, PerRow]], start: PerRow, k: int):
+    """Fall from `start` to the root of F(v) = 1, row by row, until no row falls further."""
+
+    def falls(state):
+        step, _, falling = state
+        return (step < _most_steps(k, start.dtype)) & jnp.any(falling)
+
+    def fall(state):
+        step, v, _ = state
+        weights, slope = weights_and_slope(v)
+        excess = jnp.sum(weights, axis=-1, keepdims=True) - 1
+        lower = v - excess / jnp.maximum(slope, 1.0)  # F' ≥ 1 but for an empty row
+        falling = (lower < v) & (lower > 0)
+        return step + 1, jnp.where(falling, lower, v), falling
+
+    _, v, _ = jax.lax.while_loop(falls, fall, (0, start, jnp.ones(start.shape, bool)))
+    return weights_and_slope(v)[0]
+
+
+def _most_steps(k: int, dtype: jnp.dtype) -> int:
+    """Steps within which (F - 1) F' falls from k² to the rounding of F, a fourfold drop each."""
+    digits = -math.log2(float(jnp.finfo(dtype).eps))
+    return math.ceil((2 * math.log2(max(k, 2)) + digits) / 2) + 2
+
+
+def _shifted(scores: Rows, a: Float[Array, ""]) -> tuple[Rows, PerRow]:
+    """Scores less their maximum, and the floor -1/a: what lies on or below it has no weight."""
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    top = jnp.where(top == -jnp.inf, 0.0, top)
+    return jnp.maximum(scores - top, -1 / a), top
+
+
+def _linear(scores: Rows, a: Float[Array, ""]) -> Rows:
+    """α = 2: w = [v + z]₊, z = scores less their maximum."""
+    z, top = _shifted(scores, a)
+
+    def weights_and_slope(v):
+        inside = ~(z <= -v)
+        return jnp.where(inside, z + v, 0.0), jnp.sum(inside, -1, keepdims=True).astype(z.dtype)
+
+    return _newton(weights_and_slope, jnp.ones_like(top), z.shape[-1])
+
+
+def _quadratic(scores: Rows, a: Float[Array, ""]) -> Rows:
+    """α = 1.5: w = [√v + z/2]₊²."""
+    z, top = _shifted(scores, a)
+
+    def weights_and_slope(v):
+        root = jnp.sqrt(v)
+        base = z / 2 + root
+        base = jnp.where(base <= 0, 0.0, base)
+        return jnp.square(base), jnp.sum(base, axis=-1, keepdims=True) / root
+
+    return _newton(weights_and_slope, jnp.ones_like(top), z.shape[-1])
+
+
+def _from_top(scores: Rows, a: Float[Array, ""]) -> Rows:
+    """α ≤ 2, the largest score as pivot: w = v [1 + a z / v^a]₊^(1/a), by log1p as a → 0."""
+    z, top = _shifted(scores, a)
+
+    def weights_and_slope(v):
+        y = a * z * jnp.exp(-a * jnp.log(v))
+        outside = y <= -1
+        log_ratio = jnp.log1p(jnp.where(outside, 0.0, y)) / a  # log(w / v)
+        weights = jnp.where(outside, 0.0, v * jnp.exp(log_ratio))
+        slope = jnp.where(outside, 0.0, jnp.exp((1 - a) * log_ratio))
+        return weights, jnp.sum(slope, axis=-1, keepdims=True)
+
+    return _newton(weights_and_slope, jnp.ones_like(top), z.shape[-1])
+
+
+def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
+    """α > 2, the smallest supported score as pivot: w = [v^a + a (s - s_p)]^(1/a)."""
+    _, top = _shifted(scores, a)
+    scores = jnp.maximum(scores, top - 1 / a)
+    k = scores.shape[-1]
+    descending = -jnp.sort(-scores, axis=-1)
+
+    def mass_above(pivot):  # F at the threshold where the pivot's weight is 0
+        above = jnp.maximum(scores - pivot, 0.0)
+        return jnp.sum(_power(a * above, 1 / a), axis=-1, keepdims=True)
+
+    # The support is the scores whose mass above is < 1: a prefix of the sorted ones.
+    last = jnp.zeros(top.shape, jnp.int32)
+    beyond = jnp.full(top.shape, k, jnp.int32)
+    for _ in range(math.ceil(math.log2(max(k, 2))) + 1):
+        middle = (last + beyond) // 2
+        supported = mass_above(jnp.take_along_axis(descending, middle, axis=-1)) < 1
+        last, beyond = jnp.where(supported, middle, last), jnp.where(supported, beyond, middle)
+    pivot = jnp.take_along_axis(descending, last, axis=-1)
+
+    inside = ~(scores < pivot)
+    above = a * jnp.where(inside, scores - pivot, 0.0)
+
+    def weights_and_slope(v):
+        weights = jnp.where(inside, _power(_power(v, a) + above, 1 / a), 0.0)
+        ratio = jnp.where(inside, weights / v, 1.0)
+        slope = jnp.where(inside, _power(ratio, 1 - a), 0.0)
+        return weights, jnp.sum(slope, axis=-1, keepdims=True)
+
+    count = jnp.sum(inside, axis=-1, keepdims=True).astype(scores.dtype)
+    return _newton(weights_and_slope, 1 / jnp.maximum(count, 1.0), k)
+
+
+def _either(scores: Rows, a: Float[Array, ""]) -> Rows:
+    """The pivot by a traced alpha."""
+    return jax.lax.cond(a <= 1, _from_top, _from_bottom, scores, a)
+
+
+def _power(x: Float[Array, "..."], exponent: Float[Array, ""]) -> Float[Array, "..."]:
+    """x^exponent for x ≥ 0, without the sign handling of a general power."""
+    return jnp.exp(exponent * jnp.log(x))

@@ -1,0 +1,94 @@
+"""The command line of all experiments: list them, or run one.
+
+An experiment is one file `experiments/NAME.py` and one row of `EXPERIMENTS`. The file defines a
+frozen dataclass of options, with defaults and a docstring under each field, and `run(options)`.
+It imports jax, pandas and matplotlib inside its functions, so that `--help` answers at once.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.errors import UserError, unknown
+
+PROGRAM = "python -m experiments"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of the table: the module's name, its options class, and what it shows."""
+
+    name: str
+    options: str
+    summary: str
+
+
+EXPERIMENTS = (
+    Experiment(
+        "kernel_regression",
+        "KernelRegression",
+        "Fit a curve by attention: a fixed kernel bandwidth against a learned one.",
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line on `argv` (default: the process's own) and return the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(listing())
+        return 0
+    try:
+        run(find(argv[0]), argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as stop:  # tyro's, after --help (0) or an option that it refused (2)
+        return stop.code if isinstance(stop.code, int) else 2
+    return 0
+
+
+def listing() -> str:
+    """Return the usage and one line per experiment."""
+    width = max(len(each.name) for each in EXPERIMENTS)
+    rows = [f"  {each.name:{width}}  {each.summary}" for each in EXPERIMENTS]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} NAME [options]",
+            "",
+            "experiments:",
+            *rows,
+            "",
+            f"{PROGRAM} NAME --help shows the options of one.",
+        ]
+    )
+
+
+def find(name: str) -> Experiment:
+    """Return the experiment of that name."""
+    by_name = {each.name: each for each in EXPERIMENTS}
+    if name not in by_name:
+        raise unknown("experiment", name, by_name)
+    return by_name[name]
+
+
+def run(experiment: Experiment, argv: Sequence[str]) -> None:
+    """Parse the options of one experiment and run it."""
+    try:
+        import tyro
+
+        module = importlib.import_module(f"experiments.{experiment.name}")
+    except ModuleNotFoundError as error:
+        if error.name != "tyro":
+            raise
+        raise UserError(
+            "the command line needs tyro: pip install 'attn_jax[experiments]'"
+        ) from error
+    options = tyro.cli(
+        getattr(module, experiment.options),
+        prog=f"{PROGRAM} {experiment.name}",
+        args=list(argv),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    module.run(options)

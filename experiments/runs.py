@@ -1,0 +1,197 @@
+"""A run's directory, OUTPUT_DIR/EXPERIMENT/NAME, and the files in it.
+
+    config.json        every option, the versions, the devices
+    metrics.json       the numbers that the experiment reports
+    predictions.csv    one row per example
+    figures/*.png
+
+Each file appears whole or not at all: it is written beside its place and then renamed. JSON has
+no NaN and no infinities, so those are the strings "NaN", "Infinity" and "-Infinity", which
+Python's `float` reads back.
+"""
+
+import csv
+import dataclasses
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.errors import UserError
+
+VERSIONS_OF = ("attn_jax", "jax", "flax", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where the files of a run go: OUTPUT_DIR/EXPERIMENT/NAME."""
+
+    name: str = "default"
+    """Name of the run. An earlier run of the same name is replaced."""
+    output_dir: Path = Path("runs")
+    """Directory that holds all runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run's directory, which exists."""
+
+    directory: Path
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> Path:
+        """Write metrics.json."""
+        return write(self.directory / "metrics.json", to_json(metrics))
+
+    def write_predictions(self, columns: Mapping[str, ArrayLike]) -> Path:
+        """Write predictions.csv: each column is [n], floats keep all their digits."""
+        return write(self.directory / "predictions.csv", to_csv(columns))
+
+    def write_figure(self, name: str, figure: Any, *, dpi: int = 150) -> Path:
+        """Write a matplotlib Figure to figures/NAME.png."""
+        from attn_jax import plots
+
+        path = self.directory / "figures" / f"{name}.png"
+        return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
+
+
+def start(experiment: str, options: Any, output: Output) -> Run:
+    """Make the run's directory, clear an earlier run of this name out of it, write config.json.
+
+    Call it before the long computation: a bad name or an unwritable place is refused here.
+    """
+    run = Run(output.output_dir / experiment / checked_name(output.name))
+    with refusing(run.directory):
+        (run.directory / "figures").mkdir(parents=True, exist_ok=True)
+        if (run.directory / "config.json").exists():
+            for stale in (
+                run.directory / "metrics.json",
+                run.directory / "predictions.csv",
+                *(run.directory / "figures").glob("*.png"),
+            ):
+                stale.unlink(missing_ok=True)
+    write(
+        run.directory / "config.json",
+        to_json({"experiment": experiment, "options": options, **environment()}),
+    )
+    return run
+
+
+def checked_name(name: str) -> str:
+    """Return the run's name if it can be one directory's name everywhere."""
+    if not re.fullmatch(r"\w[\w.=+,-]{0,99}", name):
+        raise UserError(
+            "--name must be 1 to 100 letters, digits and - _ . = + , and begin with a letter or "
+            f"digit (no path: --output-dir is for that). Got {name!r}."
+        )
+    return name
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions (null: not installed as a package) and devices of this process."""
+    import jax
+
+    return {
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in VERSIONS_OF},
+        "devices": [f"{each.platform}:{each.id} {each.device_kind}" for each in jax.devices()],
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+    }
+
+
+def version(package: str) -> str | None:
+    """Return the installed version of a package, None for a bare checkout on the path."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def to_json(value: Any) -> str:
+    r"""Return valid JSON text of dataclasses, mappings, sequences, arrays, paths and scalars.
+
+    >>> to_json({"loss": float("nan"), "n": np.int64(3)})
+    '{\n  "loss": "NaN",\n  "n": 3\n}\n'
+    """
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Return the value in JSON's own types; non-finite floats become strings."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Path):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if hasattr(value, "__array__"):
+        return plain(numbers(value).tolist())
+    raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def numbers(array: ArrayLike) -> np.ndarray:
+    """Return a NumPy array of a type that Python knows (bfloat16 becomes float64)."""
+    array = np.asarray(array)
+    return array if array.dtype.kind in "biufU" else array.astype(np.float64)
+
+
+def to_csv(columns: Mapping[str, ArrayLike]) -> str:
+    r"""Return CSV text of columns [n] with a header.
+
+    >>> to_csv({"x": [1, 2], "y": [0.1, float("nan")]})
+    'x,y\n1,0.1\n2,nan\n'
+    """
+    arrays = {name: numbers(column) for name, column in columns.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise ValueError(f"columns must be one-dimensional and equally long. Got {shapes}.")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(arrays)
+    writer.writerows(zip(*(array.tolist() for array in arrays.values()), strict=True))
+    return text.getvalue()
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a UTF-8 file whole or not at all."""
+    return write_with(path, lambda temporary: temporary.write_text(text, "utf-8", newline=""))
+
+
+def write_with(path: Path, writer: Callable[[Path], Any]) -> Path:
+    """Let `writer` fill a temporary file beside `path`, then rename it into place."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    with refusing(path):
+        try:
+            writer(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}. Choose another --output-dir."
+        ) from error

@@ -1,0 +1,25 @@
+"""Strict JAX for every test: float64 on, rank promotion and warnings are errors, one CPU."""
+
+import os
+
+import hypothesis
+import jax
+import jaxtyping
+import pytest
+
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile(
+    "few", derandomize=True, max_examples=20, deadline=None, database=None
+)
+hypothesis.settings.load_profile("few")
+
+
+@pytest.fixture
+def without_shape_hook():
+    """Shape annotations off, as for a user: our own ValueErrors answer a caller's mistake."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
