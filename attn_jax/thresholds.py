@@ -182,8 +182,9 @@ def _from_top(scores: Rows, a: Float[Array, ""]) -> Rows:
 
 def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
     """α > 2, the smallest supported score as pivot: w = [v^a + a (s - s_p)]^(1/a)."""
-    _, top = _shifted(scores, a)
-    scores = jnp.maximum(scores, top - 1 / a)
+    shifted, top = _shifted(scores, a)
+    near = ~(shifted <= -1 / a)  # by differences, which do not round where scores are large
+    scores = jnp.where(scores == -jnp.inf, top - 1 / a, scores)
     k = scores.shape[-1]
     descending = -jnp.sort(-scores, axis=-1)
 
@@ -191,16 +192,16 @@ def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
         above = jnp.maximum(scores - pivot, 0.0)
         return jnp.sum(_power(a * above, 1 / a), axis=-1, keepdims=True)
 
-    # The support is the scores whose mass above is < 1: a prefix of the sorted ones.
+    # The support is the near scores whose mass above is < 1: a prefix of the sorted ones.
     last = jnp.zeros(top.shape, jnp.int32)
-    beyond = jnp.full(top.shape, k, jnp.int32)
+    beyond = jnp.sum(near, axis=-1, keepdims=True, dtype=jnp.int32)
     for _ in range(math.ceil(math.log2(max(k, 2))) + 1):
         middle = (last + beyond) // 2
         supported = mass_above(jnp.take_along_axis(descending, middle, axis=-1)) < 1
         last, beyond = jnp.where(supported, middle, last), jnp.where(supported, beyond, middle)
     pivot = jnp.take_along_axis(descending, last, axis=-1)
 
-    inside = ~(scores < pivot)
+    inside = near & ~(scores < pivot)
     above = a * jnp.where(inside, scores - pivot, 0.0)
 
     def weights_and_slope(v):

@@ -22,11 +22,10 @@ class CurveOptions:
     data: Annotated[str, arg(metavar="NAME")] = "textbook"
     """textbook, engel, nile, sunspots, co2, elnino or diabetes."""
     csv: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Your own CSV or TSV file with a header line; needs --x and --y. Rows with missing values
-    are dropped."""
-    x: Annotated[tuple[str, ...], arg(metavar="COLUMN…", help_behavior_hint=USUAL)] = ()
+    """Your own CSV or TSV file with a header line; needs --x and --y."""
+    x: Annotated[tuple[str, ...], arg(metavar="COLUMN...", help_behavior_hint=USUAL)] = ()
     """Input columns."""
-    y: Annotated[tuple[str, ...], arg(metavar="COLUMN…", help_behavior_hint=USUAL)] = ()
+    y: Annotated[tuple[str, ...], arg(metavar="COLUMN...", help_behavior_hint=USUAL)] = ()
     """Output columns."""
     n: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 50)")] = None
     """Points of the textbook curve."""

@@ -10,6 +10,7 @@ import io
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -100,10 +101,10 @@ def find_delimiter(path: Path, text: str) -> str:
         return "\t"
 
     def evenness(delimiter: str) -> tuple[bool, int]:
-        try:
-            counts = [len(row) for _, row in islice(read_records(path, text, delimiter), 20)]
-        except UserError:
-            return (False, 0)
+        counts = []
+        with suppress(UserError):  # a record that breaks off is refused when all are read
+            for _, cells in islice(read_records(path, text, delimiter), 20):
+                counts.append(len(cells))
         return (len(set(counts)) == 1 and counts[0] > 1, counts[0] if counts else 0)
 
     return max(DELIMITERS, key=evenness)

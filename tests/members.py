@@ -1,7 +1,7 @@
-"""The table of members: one row for each member of each slot, and every contract test runs over it.
+"""The table of members: one row for each member of each slot; every contract test runs over it.
 
-A row says how the slot is made from its arrays. `library` is attn_jax or tests.oracles: both have the same
-names, so that one row gives the member and its oracle.
+A row says how the slot is made from its arrays. `library` is attn_jax or tests.oracles: both have
+the same names, so that one row gives the member and its oracle.
 """
 
 import math
@@ -54,7 +54,9 @@ class Member:
 
     def slot(self, arrays=None, dtype=None):
         """The member of attn_jax, on JAX arrays."""
-        arrays = {n: jnp.asarray(a) for n, a in (self.arrays() if arrays is None else arrays).items()}
+        arrays = {
+            n: jnp.asarray(a) for n, a in (self.arrays() if arrays is None else arrays).items()
+        }
         if dtype is not None:
             arrays = {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in arrays.items()}
         return self.make(attn_jax, **arrays)
@@ -178,11 +180,6 @@ NORMALIZERS = [
     Member("softmax", lambda library: library.Softmax()),
     Member("softmax_sink", lambda library, sink: library.Softmax(sink), {"sink": normal()}),
     Member("sparsemax", lambda library: library.Sparsemax()),
-    Member(
-        "entmax_near_softmax",
-        lambda library, alpha: library.Entmax(alpha),
-        {"alpha": uniform(1.19, 1.21)},
-    ),
     Member("entmax15", lambda library: library.Entmax(1.5)),
     Member("entmax", lambda library, alpha: library.Entmax(alpha), {"alpha": uniform(1.6, 1.8)}),
     Member(

@@ -103,7 +103,7 @@ class Bias:
 
 @dataclass
 class RelativeBias:
-    """T5 (Raffel et al. 2020): half the buckets exact distances, the rest logarithmic up to max_distance."""
+    """T5 (Raffel et al. 2020): half the buckets exact distances, the rest logarithmic."""
 
     table: np.ndarray
     bidirectional: bool = True
@@ -123,11 +123,9 @@ class RelativeBias:
         # floor(log(distance/exact) / log(max_distance/exact) · wide), in exact arithmetic
         wide = buckets - exact
         steps = 0
-        while (
-            steps < wide - 1
-            and Fraction(distance, exact) ** wide
-            >= Fraction(self.max_distance, exact) ** (steps + 1)
-        ):
+        while steps < wide - 1 and Fraction(distance, exact) ** wide >= Fraction(
+            self.max_distance, exact
+        ) ** (steps + 1):
             steps += 1
         return first + exact + steps
 
@@ -241,8 +239,9 @@ class Softmax:
     sink: float | None = None
 
     def __call__(self, scores):
-        logsumexp = self.logsumexp(scores)
-        return [math.exp(s - logsumexp) for s in scores]
+        terms = [*scores] if self.sink is None else [*scores, float(self.sink)]
+        powers = [math.exp(s - max(terms)) for s in terms]
+        return [power / math.fsum(powers) for power in powers[: len(scores)]]
 
     def logsumexp(self, scores):
         terms = [*scores] if self.sink is None else [*scores, float(self.sink)]
@@ -267,8 +266,8 @@ class Sparsemax:
 def exact_entmax(scores, alpha, digits):
     """Bisection on τ of Σ [(α-1)s - τ]₊^{1/(α-1)} = 1 (Peters et al. 2019, eq. 10) in mpmath.
 
-    An entry at distance ε from the threshold weighs ε^{1/(α-1)}: sixteen right digits of the weight need
-    (α-1) times as many of τ, which float64 does not have for a large α.
+    An entry at distance ε from the threshold weighs ε^{1/(α-1)}: sixteen right digits of the weight
+    need (α-1) times as many of τ, which float64 does not have for a large α.
     """
     with mpmath.workdps(digits):
         power = 1 / (mpmath.mpf(alpha) - 1)
@@ -318,6 +317,8 @@ def normalize(normalizer, scores, where=None):
 
 # Functions: as in attn_jax
 
+SCALED_DOT, SOFTMAX = ScaledDot(), Softmax()
+
 
 def masked_scores(query, key, score, score_mod, mask):
     """Scores [q, k] where the mask allows, -inf elsewhere; a masked pair is never even scored."""
@@ -332,7 +333,7 @@ def masked_scores(query, key, score, score_mod, mask):
 
 
 def attention_weights(
-    query, key, *, score=ScaledDot(), normalizer=Softmax(), score_mod=None, mask=None
+    query, key, *, score=SCALED_DOT, normalizer=SOFTMAX, score_mod=None, mask=None
 ):
     return normalize(normalizer, masked_scores(query, key, score, score_mod, mask))
 
@@ -345,8 +346,8 @@ def attention(query, key, value, **slots):
     return output
 
 
-def attention_and_logsumexp(query, key, value, *, normalizer=Softmax(), **slots):
-    options = {"score": ScaledDot(), "score_mod": None, "mask": None} | slots
+def attention_and_logsumexp(query, key, value, *, normalizer=SOFTMAX, **slots):
+    options = {"score": SCALED_DOT, "score_mod": None, "mask": None} | slots
     rows = masked_scores(query, key, **options)
     output = attention(query, key, value, normalizer=normalizer, **slots)
     return output, np.array([normalizer.logsumexp(row) for row in rows])

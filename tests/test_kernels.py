@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attn_jax
 from attn_jax import Entmax, Kernel, Softmax, attention, attention_weights, kernels
 from tests import oracles
 from tests.members import KERNELS
@@ -59,7 +58,7 @@ def test_slope_is_the_finite_difference(row):
 
 @each_compact
 def test_a_key_on_or_beyond_the_edge_has_no_gradient(row):
-    """Keys at u = 0.5 (inside), exactly 1 and 3: the last, and all but the boxcar's second, are as if deleted."""
+    """Keys at u = 0.5, 1 and 3: all but the first (the boxcar: two) are as if deleted."""
     query, value = jnp.array([[0.0]]), jnp.array([[2.0], [5.0], [-7.0]])
     key = jnp.array([[0.5], [1.0], [3.0]])
     inside = 2 if row.name == "boxcar" else 1
@@ -143,9 +142,9 @@ def test_float32_far_from_the_origin(row, features):
 
 
 @pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("radius", [0.35, 1.1, 4.0])
+@pytest.mark.parametrize("radius", [0.6, 1.1, 4.0])
 def test_entmax_of_a_gaussian_is_a_compact_kernel(alpha, radius):
-    """α-entmax of -d²/2h² ∝ (1 - d²/r²)₊^{1/(α-1)}; given r, h² = (α-1) r² c^{α-1} / 2, c the sum."""
+    """α-entmax of -d²/2h² is (1 - d²/r²)₊^{1/(α-1)} / c, c its sum: h² = (α-1) r² c^{α-1} / 2."""
     query, key = jnp.array([[0.1, 0.0]]), jnp.asarray(np.random.default_rng(2).normal(size=(11, 2)))
     squares = np.sum((np.asarray(query) - np.asarray(key)) ** 2, axis=1)
     kernel = np.maximum(1 - squares / radius**2, 0) ** (1 / (alpha - 1))
@@ -198,21 +197,15 @@ def test_bandwidth_list_of_one_is_a_scalar():
         (np.nan, r"bandwidth.*nan"),
         (np.inf, r"bandwidth.*inf"),
         ((0.3, -1.0), r"bandwidth.*-1"),
-        ((0.3, 1.0, 2.0), r"bandwidth.*\(3,\)"),
-        (np.ones((2, 2)), r"bandwidth.*\(2, 2\)"),
+        ((0.3, 1.0, 2.0), r"bandwidth.*\D3,?\D"),
+        (np.ones((2, 2)), r"bandwidth.*\D2, 2\D"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("call", ["score", "attention"])
-def test_bad_bandwidth_is_named(bandwidth, message, call):
-    x = jnp.ones((4, 2))
+def test_bad_bandwidth_is_named(bandwidth, message):
     bandwidth = jnp.asarray(bandwidth) if np.ndim(bandwidth) else bandwidth
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        score = Kernel(bandwidth=bandwidth)
-        if call == "score":
-            score(x, x)
-        else:
-            attn_jax.attention(x, x, x, score=score)
+        attention_weights(jnp.ones((4, 2)), jnp.ones((7, 2)), score=Kernel(bandwidth=bandwidth))
 
 
 def test_traced_bandwidth_raises_no_alarm():

@@ -43,7 +43,7 @@ def test_weights_are_zero_exactly_where_the_mask_says(member):
     np.testing.assert_array_equal(weights > 0, member.oracle().dense(Q, K))
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.pairwise(ALL), ids=str)
+@pytest.mark.parametrize(("one", "other"), list(itertools.pairwise(ALL)), ids=str)
 def test_boolean_algebra(one, other):
     a, b = one.slot(), other.slot()
     p, q = one.oracle().dense(Q, K), other.oracle().dense(Q, K)
@@ -101,19 +101,19 @@ def test_a_plain_function_is_a_mask():
         (lambda: Window(1.5, 0), r"left.*1\.5"),
         (lambda: Dense(jnp.ones((Q, K))), r"array.*bool.*float"),
         (lambda: Dense(jnp.ones((Q, K), int)), r"array.*bool.*int"),
-        (lambda: Dense(jnp.ones((K, Q), bool)), r"array.*\(7, 5\)"),
-        (lambda: Dense(jnp.ones((1, K), bool)), r"array.*\(1, 7\)"),
-        (lambda: Dense(jnp.ones((2, Q, K), bool)), r"array.*\(2, 5, 7\)"),
-        (lambda: Segments(jnp.ones(Q, int), jnp.ones(Q, int)), r"key_ids.*\(5,\)"),
-        (lambda: Segments(jnp.ones(K, int), jnp.ones(K, int)), r"query_ids.*\(7,\)"),
-        (lambda: Segments(jnp.ones(Q, int), jnp.ones((1, K), int)), r"key_ids.*\(1, 7\)"),
+        (lambda: Dense(jnp.ones((K, Q), bool)), r"array.*\D7, 5\D"),
+        (lambda: Dense(jnp.ones((1, K), bool)), r"array.*\D1, 7\D"),
+        (lambda: Dense(jnp.ones((2, Q, K), bool)), r"array.*\D2, 5, 7\D"),
+        (lambda: Segments(jnp.ones(Q, int), jnp.ones(Q, int)), r"key_ids.*\D5,?\D"),
+        (lambda: Segments(jnp.ones(K, int), jnp.ones(K, int)), r"query_ids.*\D7,?\D"),
+        (lambda: Segments(jnp.ones(Q, int), jnp.ones((1, K), int)), r"key_ids.*\D1, 7\D"),
         (lambda: Padding(-1), r"key_length.*-1"),
         (lambda: Padding(3, -1), r"query_length.*-1"),
-        (lambda: Padding(jnp.array([3, 2])), r"key_length.*\(2,\)"),
+        (lambda: Padding(jnp.array([3, 2])), r"key_length.*\D2,?\D"),
         (lambda: Padding(2.5), r"key_length.*2\.5"),
         (lambda: Prefix(-1), r"length.*-1"),
-        (lambda: Prefix(jnp.array([3, 2])), r"length.*\(2,\)"),
-        (lambda: Causal(jnp.array([3, 2])), r"offset.*\(2,\)"),
+        (lambda: Prefix(jnp.array([3, 2])), r"length.*\D2,?\D"),
+        (lambda: Causal(jnp.array([3, 2])), r"offset.*\D2,?\D"),
         (lambda: Causal(0.5), r"offset.*0\.5"),
         (lambda: Causal() & Window(-1, 0), r"left.*-1"),
         (lambda: jnp.ones((Q, K), bool), r"mask.*Dense"),

@@ -57,7 +57,7 @@ def test_derivatives(member):
 @each_score
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_scores_are_accumulated_in_float32(member, dtype):
-    """A weight of half inputs is as exact as float32 allows, although its scores leave float16's range."""
+    """A weight of half inputs is as exact as float32 allows."""
     query, key, _ = inputs(dtype=dtype)
     arrays = {n: np.asarray(jnp.asarray(a, dtype), np.float64) for n, a in member.arrays().items()}
     got = attention_weights(query, key, score=member.slot(arrays, dtype))
@@ -74,9 +74,7 @@ def test_float16_dot_products_do_not_overflow():
 
 def test_bilinear_compares_different_features():
     rng = np.random.default_rng(4)
-    query, key, weight = (
-        jnp.asarray(rng.normal(size=shape)) for shape in [(5, 3), (7, 2), (3, 2)]
-    )
+    query, key, weight = (jnp.asarray(rng.normal(size=shape)) for shape in [(5, 3), (7, 2), (3, 2)])
     expected = pairs(oracles.Bilinear(np.asarray(weight)), query, key)
     assert_close(Bilinear(weight)(query, key), expected)
 
@@ -124,19 +122,19 @@ def test_pairwise_differentiates_what_the_function_closes_over():
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (lambda: Bilinear(jnp.ones((2, 3))), r"weight.*\(2, 3\)"),
-        (lambda: Bilinear(jnp.ones((3, 2))), r"weight.*\(3, 2\)"),
-        (lambda: Bilinear(jnp.ones(3)), r"weight.*\(3,\)"),
-        (lambda: Additive(jnp.ones(2)), r"weight.*\(2,\)"),
-        (lambda: Additive(jnp.ones((3, 3))), r"weight.*\(3, 3\)"),
-        (lambda: Additive(1.0), r"weight.*\(\)"),
-        (lambda: ScaledDot(jnp.ones(3)), r"scale.*\(3,\)"),
-        (lambda: Cosine(jnp.ones(5)), r"scale.*\(5,\)"),
+        (lambda: Bilinear(jnp.ones((2, 3))), r"weight.*\D2, 3\D"),
+        (lambda: Bilinear(jnp.ones((3, 2))), r"weight.*\D3, 2\D"),
+        (lambda: Bilinear(jnp.ones(3)), r"weight.*\D3,?\D"),
+        (lambda: Additive(jnp.ones(2)), r"weight.*\D2,?\D"),
+        (lambda: Additive(jnp.ones((3, 3))), r"weight.*\D3, 3\D"),
+        (lambda: Additive(1.0), r"weight.*1\.0"),
+        (lambda: ScaledDot(jnp.ones(3)), r"scale.*\D3,?\D"),
+        (lambda: Cosine(jnp.ones(5)), r"scale.*\D5,?\D"),
     ],
 )
 def test_array_that_does_not_fit_is_named(score, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        score()(jnp.ones((5, 3)), jnp.ones((7, 3)))
+        attention_weights(jnp.ones((5, 3)), jnp.ones((7, 3)), score=score())
 
 
 @pytest.mark.usefixtures("without_shape_hook")

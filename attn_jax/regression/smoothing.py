@@ -1,0 +1,178 @@
+"""Linear smoothers: Nadaraya-Watson and local linear regression, and leaving each point out."""
+
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num
+
+from attn_jax import masks
+from attn_jax.attention import attention_weights
+from attn_jax.checks import require
+from attn_jax.normalizers import Softmax
+from attn_jax.precision import accumulate, accumulation_dtype
+from attn_jax.scores import Kernel
+
+Outside = Literal["nearest", "mean", "zero", "nan"]
+
+
+def kernel_regression(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k d"],
+    value: Num[ArrayLike, "k e"],
+    *,
+    score: Kernel = Kernel(),
+    normalizer: Any = Softmax(),
+    mask: masks.MaskFunction | None = None,
+    outside: Outside = "nearest",
+    degree: int = 0,
+) -> Float[Array, "q e"]:
+    """Predict at each query from keys (inputs) and values (targets).
+
+    Args:
+      query: where to predict. key, value: the data, one row each.
+      score: the kernel and its bandwidth. normalizer: softmax is Nadaraya-Watson; sparsemax and
+        entmax of a Gaussian are compact kernels with a radius that always holds a point.
+      mask: which keys a query may use.
+      outside: the answer for a query that no key supports (compact kernels): the nearest key's
+        value (tied ones: their mean), the mean of all allowed values, 0, or NaN.
+      degree: 0, a local constant, or 1, a local line; where the supported keys do not span a
+        direction, the line is flat in it.
+
+    Raises:
+      ValueError: an argument does not fit; the message names it.
+
+    >>> x, y = jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])
+    >>> kernel_regression(jnp.array([[0.5], [99.0]]), x, y).tolist()
+    [[1.0], [2.0]]
+    """
+    value = jnp.asarray(value)
+    require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
+    weights = smoother(
+        query, key, score=score, normalizer=normalizer, mask=mask, outside=outside, degree=degree
+    )
+    require(
+        weights.shape[1] == value.shape[0],
+        "key and value",
+        "have the same number of rows",
+        f"key {jnp.shape(key)}, value {value.shape}",
+    )
+    inexact = jnp.issubdtype(value.dtype, jnp.inexact)
+    dtype = value.dtype if inexact else accumulation_dtype(value)
+    return jnp.einsum("qk,ke->qe", *accumulate(weights, value)).astype(dtype)
+
+
+def smoother(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k d"],
+    *,
+    score: Kernel = Kernel(),
+    normalizer: Any = Softmax(),
+    mask: masks.MaskFunction | None = None,
+    outside: Outside = "nearest",
+    degree: int = 0,
+) -> Float[Array, "q k"]:
+    """The matrix L with prediction = L value; see `kernel_regression` for the arguments.
+
+    >>> smoother(jnp.array([[0.5]]), jnp.array([[0.0], [1.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+    require(isinstance(score, Kernel), "score", "be a Kernel", score)
+    require(outside in get_args(Outside), "outside", f"be one of {get_args(Outside)}", outside)
+    require(degree in (0, 1), "degree", "be 0 or 1", degree)
+    weights = attention_weights(query, key, score=score, normalizer=normalizer, mask=mask)
+    query, key = accumulate(query, key)
+    # a NaN is not empty: it has to show
+    empty = ~jnp.any(weights != 0, axis=1, keepdims=True)
+    if degree == 1:
+        weights = _local_line(weights, query, key, score)
+    allowed = jnp.ones(weights.shape, bool) if mask is None else masks.dense(mask, *weights.shape)
+    return jnp.where(empty, _answer_outside(outside, query, key, score, allowed), weights)
+
+
+def leave_one_out(
+    key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], **options: Any
+) -> Float[Array, "n e"]:
+    """Predict each row from all the others: the diagonal is masked, which is exact.
+
+    Options are those of `kernel_regression`. The usual closed form residual / (1 - L_ii) is 0/0
+    at an isolated point; a mask in log space is not.
+
+    >>> leave_one_out(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])).tolist()
+    [[2.0], [0.0]]
+    """
+    return kernel_regression(key, key, value, mask=others, **options)
+
+
+def others(query_index: Int[Array, "q 1"], key_index: Int[Array, "1 k"]) -> Bool[Array, "q k"]:
+    """The mask that leaves out the query's own row."""
+    return query_index != key_index
+
+
+def _answer_outside(
+    outside: Outside,
+    query: Float[Array, "q d"],
+    key: Float[Array, "k d"],
+    score: Kernel,
+    allowed: Bool[Array, "q k"],
+) -> Float[Array, "q k"]:
+    if outside == "zero":
+        return jnp.zeros(allowed.shape, query.dtype)
+    if outside == "nan":
+        return jnp.full(allowed.shape, jnp.nan, query.dtype)
+    chosen = allowed
+    if outside == "nearest":
+        distance = jax.lax.stop_gradient(score.squared_distance(query, key))
+        distance = jnp.where(allowed, distance, jnp.inf)
+        chosen &= distance == jnp.min(distance, axis=1, keepdims=True, initial=jnp.inf)
+    count = jnp.sum(chosen, axis=1, keepdims=True)
+    return chosen / jnp.maximum(count, 1).astype(query.dtype)
+
+
+def _local_line(
+    weights: Float[Array, "q k"],
+    query: Float[Array, "q d"],
+    key: Float[Array, "k d"],
+    score: Kernel,
+) -> Float[Array, "q k"]:
+    """L_ij = w_ij (1 - m_iᵀ C_i⁺ (u_ij - m_i)): the intercept of weighted least squares.
+
+    u are the offsets key - query in bandwidths, m and C their weighted mean and covariance: both
+    centred, so that nothing cancels when the data lie far away.
+    """
+    (bandwidth,) = accumulate(score.bandwidth)
+    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, None, :]
+    offset = (key[None, :, :] - query[:, None, :]) / bandwidth
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    share = weights / jnp.where(total == 0, 1.0, total)
+    mean = jnp.einsum("qk,qkd->qd", share, offset)
+    centred = offset - mean[:, None, :]
+    covariance = jnp.einsum("qk,qkd,qkc->qdc", share, centred, centred)
+    # what rounding leaves of a covariance that is 0: one supported place
+    rounding = jnp.einsum("qk,qkd->q", share, jnp.square(offset))
+    slope = _least_squares(covariance, mean, rounding)
+    return weights * (1 - jnp.einsum("qd,qkd->qk", slope, centred))
+
+
+@jax.custom_jvp
+def _least_squares(
+    matrix: Float[Array, "q d d"], vector: Float[Array, "q d"], scale: Float[Array, " q"]
+) -> Float[Array, "q d"]:
+    """The shortest x with matrix x = vector on the matrix's numerical range, per row."""
+    eps = jnp.finfo(matrix.dtype).eps
+    values, vectors = jnp.linalg.eigh(matrix)
+    largest = jnp.max(values, axis=1, keepdims=True)
+    kept = values > 64 * eps * largest + (64 * eps) ** 2 * scale[:, None]
+    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
+    return jnp.einsum("qdi,qi,qci,qc->qd", vectors, inverse, vectors, vector)
+
+
+@_least_squares.defjvp
+def _least_squares_jvp(primals, tangents):
+    # d(A⁺b) = A⁺(db - dA A⁺b) where the rank does not change; an eigenvector's own derivative
+    # does not exist at a repeated eigenvalue.
+    matrix, vector, scale = primals
+    d_matrix, d_vector, _ = tangents
+    solution = _least_squares(matrix, vector, scale)
+    change = d_vector - jnp.einsum("qdc,qc->qd", d_matrix, solution)
+    return solution, _least_squares(matrix, change, scale)

@@ -1,0 +1,8 @@
+"""One Optax loop for every model: fit, evaluate, stop early, checkpoint, resume bit-exactly."""
+
+from attn_jax.training.batches import Batches
+from attn_jax.training.checkpoints import CheckpointError
+from attn_jax.training.fitting import Fit, fit, load
+from attn_jax.training.step import NonFiniteLoss
+
+__all__ = ["Batches", "CheckpointError", "Fit", "NonFiniteLoss", "fit", "load"]

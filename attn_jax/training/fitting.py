@@ -1,0 +1,177 @@
+"""`fit` and `load`: what a caller sees of training."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import optax
+from flax import nnx
+
+from attn_jax.checks import require
+from attn_jax.training import checkpoints, step
+from attn_jax.training.checkpoints import CheckpointError
+from attn_jax.training.run import Record, Run, Stopped
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How a training ended.
+
+    Attributes:
+        model: The trained model, with its last parameters (the best ones under `restore_best`).
+        step: The number of steps done.
+        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C.
+        best: The best value of the metric; None where nothing was evaluated.
+        best_step: The step it was reached at.
+        history: The rows of metrics.jsonl, those from before a resume included.
+    """
+
+    model: nnx.Module
+    step: int
+    stopped: Stopped
+    best: float | None
+    best_step: int | None
+    history: list[dict[str, Any]]
+
+
+def fit(
+    model: nnx.Module,
+    loss: Callable[[nnx.Module, Any, jax.Array], Any],
+    batches: Iterable[Any],
+    *,
+    steps: int,
+    optimizer: optax.GradientTransformation | float | Callable[[Any], Any] = 1e-3,
+    clip_norm: float | None = None,
+    seed: int = 0,
+    evaluate: Callable[[nnx.Module], dict[str, Any]] | None = None,
+    evaluate_every: int | None = None,
+    metric: str = "loss",
+    mode: Literal["min", "max"] = "min",
+    patience: int | None = None,
+    restore_best: bool = False,
+    directory: Path | str | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 2,
+    resume: bool = True,
+    log_every: int = 100,
+    progress: bool = True,
+    on_row: Callable[[dict[str, Any]], None] | None = None,
+) -> Fit:
+    """Train a model: the same loop, whatever the model, its loss and its data.
+
+    The same arguments give the same bits, however often the run was interrupted or killed and
+    resumed in between. Batches are spread over all local devices. `model` itself is left alone.
+
+    Args:
+        model: Any NNX module; its `nnx.Param`s are trained, its other variables carried along.
+        loss: `(model, batch, rng) -> loss`, or `-> (loss, {name: number})`; traced by `jax.jit`.
+        batches: An endless iterable; to be resumed, its iterator has `get_state` and `set_state`.
+        steps: Stop after this many steps, those from before a resume included.
+        optimizer: An Optax optimizer, or a learning rate or schedule for Adam.
+        clip_norm: Scale gradients down to this global norm.
+        seed: Seed of the `rng` that `loss` gets, a new one each step.
+        evaluate: `model -> {name: number}`, called with the model in evaluation mode.
+        evaluate_every: Steps between evaluations, `log_every` if None; always after the last step.
+        metric: The entry of `evaluate`'s result that tells the best model; without `evaluate`, of
+            the mean training metrics since the row before.
+        mode: Whether the best metric is the smallest or the largest.
+        patience: Stop after this many evaluations in a row that brought no improvement.
+        restore_best: Return the best parameters rather than the last ones.
+        directory: Where metrics.jsonl and checkpoints go. Without one, nothing is written.
+        checkpoint_every: Steps between checkpoints; if None, a checkpoint every two minutes. There
+            is always one at the end and on Ctrl-C.
+        keep: How many checkpoints stay. Each holds the best parameters so far, too.
+        resume: Go on from the directory's last checkpoint. False refuses a directory that has one.
+        log_every: Steps between rows: the mean of the loss and its metrics since the row before.
+        progress: Show a bar on a terminal, plain lines elsewhere.
+        on_row: Called with each row as it is written.
+
+    Returns:
+        The trained model and how training went.
+
+    Raises:
+        NonFiniteLoss: The loss, its gradient or the new parameters were inf or NaN.
+        CheckpointError: The directory's checkpoint is damaged or belongs to another run.
+    """
+    evaluate_every = evaluate_every or log_every
+    counts = {"steps": steps, "evaluate_every": evaluate_every, "keep": keep}
+    counts |= {"log_every": log_every, "checkpoint_every": checkpoint_every, "patience": patience}
+    for name, count in counts.items():
+        require(count is None or count >= 1, name, "be at least 1", count)
+    require(clip_norm is None or clip_norm > 0, "clip_norm", "be positive", clip_norm)
+    require(mode in ("min", "max"), "mode", "be 'min' or 'max'", mode)
+    iterator = iter(batches)
+    if directory is not None:
+        directory = Path(directory).absolute()
+        _require_usable(directory, iterator, resume)
+    run = Run(
+        model=model,
+        loss=loss,
+        optimizer=_optimizer(optimizer, clip_norm),
+        batches=iterator,
+        record=Record(seed=seed, metric=metric, mode=mode),
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+        log_every=log_every,
+        steps=steps,
+        patience=patience,
+        directory=directory,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        on_row=on_row,
+    )
+    if directory is not None:
+        run.resume()
+    stopped = run.train(progress)
+    return Fit(
+        model=run.best_model() if restore_best else run.model(),
+        step=run.record.step,
+        stopped=stopped,
+        best=run.record.best,
+        best_step=run.record.best_step,
+        history=run.history,
+    )
+
+
+def load(
+    model: nnx.Module, directory: Path | str, *, which: Literal["best", "last"] = "best"
+) -> nnx.Module:
+    """A copy of the model with the parameters of a directory's newest checkpoint.
+
+    `best` are those of the best evaluation up to that checkpoint. `model` itself is left alone.
+    """
+    require(which in ("best", "last"), "which", "be 'best' or 'last'", which)
+    path = checkpoints.latest(Path(directory).absolute())
+    if path is None:
+        raise CheckpointError(f"{directory} has no checkpoint.")
+    manifest = checkpoints.read_manifest(path)
+    item = {"best": "best", "last": "model"}[which]
+    if item not in manifest.items:
+        raise CheckpointError(f"{path} has no best model: nothing was evaluated up to there.")
+    graphdef, *variables = step.split(model)
+    return nnx.merge(graphdef, *checkpoints.restore(manifest, item, tuple(variables)))
+
+
+def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransformation:
+    if not isinstance(optimizer, optax.GradientTransformation):
+        optimizer = optax.adam(optimizer)
+    if clip_norm is None:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
+
+
+def _require_usable(directory: Path, batches: Iterator[Any], resume: bool) -> None:
+    positioned = hasattr(batches, "get_state") and hasattr(batches, "set_state")
+    rule = "have get_state and set_state, with a state that JSON can hold, to be checkpointed"
+    try:
+        proper = positioned and json.dumps(batches.get_state()) != ""
+    except TypeError:
+        proper = False
+    require(proper, "batches", rule, type(batches).__name__)
+    require(not directory.is_file(), "directory", "be a folder", str(directory))
+    fresh = resume or checkpoints.latest(directory) is None
+    require(fresh, "directory", "hold no checkpoint when resume=False", str(directory))
+    directory.mkdir(parents=True, exist_ok=True)

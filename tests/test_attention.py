@@ -1,0 +1,717 @@
+"""attention.py: the contracts of DESIGN §5, over every member of every slot and their products."""
+
+import itertools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import attn_jax
+from attn_jax import (
+    Alibi,
+    Causal,
+    Cosine,
+    Dense,
+    Dot,
+    Entmax,
+    Kernel,
+    Padding,
+    Segments,
+    SoftCap,
+    Softmax,
+    Sparsemax,
+    Window,
+    attention,
+    attention_and_logsumexp,
+    attention_weights,
+    kernels,
+    merge,
+)
+from tests import oracles
+from tests.members import MASKS, NORMALIZERS, ROWS, SCORE_MODS, SCORES, SIZES, SLOTS, inputs
+from tests.tolerance import (
+    TOLERANCE,
+    assert_close,
+    assert_derivatives,
+    assert_exactly_zero,
+    assert_trees_close,
+)
+
+Q, K, E = SIZES["q"], SIZES["k"], SIZES["e"]
+COTANGENT = np.random.default_rng(17).normal(size=(Q, E))
+each_normalizer = pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
+each_row = pytest.mark.parametrize(("slot", "member"), ROWS, ids=lambda x: str(x))
+each_row_with_floats = pytest.mark.parametrize(
+    ("slot", "member"),
+    [(s, m) for s, m in ROWS if any(a.dtype.kind == "f" for a in m.arrays().values())],
+    ids=lambda x: str(x),
+)
+
+
+def call(members, query, key, value):
+    """The library's output and the oracle's, for {slot: member}."""
+    got = attention(query, key, value, **{s: m.slot() for s, m in members.items()})
+    expected = oracles.attention(query, key, value, **{s: m.oracle() for s, m in members.items()})
+    return got, expected
+
+
+# 1. The equation and its order
+
+
+@each_row
+def test_every_member_is_its_oracle(slot, member):
+    query, key, value = inputs()
+    slots, twins = {slot: member.slot()}, {slot: member.oracle()}
+    weights = attention_weights(query, key, **slots)
+    assert_close(weights, oracles.attention_weights(query, key, **twins))
+    assert_close(attention(query, key, value, **slots), weights @ value)
+
+
+@each_normalizer
+@pytest.mark.parametrize("score", SCORES, ids=str)
+def test_every_score_with_every_normalizer(score, normalizer):
+    assert_close(*call({"score": score, "normalizer": normalizer}, *inputs()))
+
+
+@each_normalizer
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_every_mask_with_every_normalizer(mask, normalizer):
+    assert_close(*call({"mask": mask, "normalizer": normalizer}, *inputs()))
+
+
+@each_normalizer
+@pytest.mark.parametrize("score_mod", SCORE_MODS, ids=str)
+def test_every_score_mod_with_every_normalizer(score_mod, normalizer):
+    assert_close(*call({"score_mod": score_mod, "normalizer": normalizer}, *inputs()))
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(
+    st.fixed_dictionaries({slot: st.sampled_from(table) for slot, table in SLOTS.items()})
+)
+def test_any_score_mod_mask_and_normalizer(members):
+    assert_close(*call(members, *inputs()))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 7), (5, 1)], ids=str)
+@each_normalizer
+def test_one_query_one_key(sizes, normalizer):
+    q, k = sizes
+    assert_close(*call({"normalizer": normalizer}, *inputs(SIZES | {"q": q, "k": k})))
+
+
+def test_a_cap_comes_before_the_mask():
+    """onnx/onnx#7865: the other order turns -inf into -cap and leaks weight."""
+    query, key, _ = inputs()
+    got = attention_weights(query, key, score_mod=SoftCap(0.5), mask=Padding(2))
+    assert_exactly_zero(got[:, 2:])
+    assert_close(got[:, :2], attention_weights(query, key[:2], score_mod=SoftCap(0.5)))
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS[:2], ids=str)
+@pytest.mark.parametrize("mask", [m for m in MASKS if m.name in ("no_mask", "nested")], ids=str)
+def test_logsumexp(normalizer, mask):
+    arguments = inputs()
+    slots = {"normalizer": normalizer.slot(), "mask": mask.slot(), "score": Cosine(3.0)}
+    twins = {"normalizer": normalizer.oracle(), "mask": mask.oracle(), "score": oracles.Cosine(3.0)}
+    got = attention_and_logsumexp(*arguments, **slots)
+    assert_trees_close(got, oracles.attention_and_logsumexp(*arguments, **twins))
+    assert_close(got[0], attention(*arguments, **slots))
+
+
+def test_auto_and_defaults_are_scaled_dot_softmax():
+    query, key, value = inputs()
+    expected = attention(query, key, value, implementation="dense", normalizer=Softmax())
+    np.testing.assert_array_equal(attention(query, key, value), expected)
+    assert_close(attention(query, key, value), oracles.attention(query, key, value))
+
+
+# 2. Empty rows and NaN
+
+
+@each_normalizer
+@pytest.mark.parametrize("way", ["mask", "length", "far away", "function", "no keys"])
+def test_empty_row_is_zero_with_zero_gradients(normalizer, way):
+    query, key, value = inputs()
+    slots = {}
+    if way == "mask":
+        slots["mask"] = ~Segments(jnp.array([0, 0, 1, 0, 0]), jnp.ones(K, int))
+    elif way == "length":
+        slots["mask"] = Padding(0)
+    elif way == "far away":
+        query, slots["score"] = query.at[2].add(1e3), Kernel(kernels.tricube, 2.0)
+    elif way == "function":
+        slots["score_mod"] = lambda s, i, j: jnp.where(i == 2, -jnp.inf, s)
+    else:
+        key, value = key[:0], value[:0]
+
+    def output(query, key, value, arrays):
+        return attention(query, key, value, normalizer=normalizer.slot(arrays), **slots)
+
+    arguments = (query, key, value, normalizer.arrays())
+    with jax.debug_nans(True):
+        row = output(*arguments)[2]
+        gradients = jax.grad(lambda *a: output(*a)[2] @ COTANGENT[2], (0, 1, 2, 3))(*arguments)
+    assert_exactly_zero((row, gradients))
+    assert_exactly_zero(jax.jvp(output, arguments, arguments)[1][2])
+
+    def squared_gradient(query):
+        of_row = jax.grad(lambda q: (output(q, *arguments[1:])[2] ** 2).sum())(query)
+        return (of_row**2).sum()
+
+    assert_exactly_zero(jax.grad(squared_gradient)(query))
+
+
+@pytest.mark.parametrize("sink", [None, 0.3])
+def test_logsumexp_of_an_empty_row(sink):
+    query, key, value = inputs()
+    normalizer = Softmax(sink=sink)
+
+    def logsumexp(query, key):
+        slots = {"mask": Causal(-2), "normalizer": normalizer}
+        return attention_and_logsumexp(query, key, value, **slots)[1]
+
+    assert_close(logsumexp(query, key)[:2], np.full(2, -np.inf if sink is None else sink))
+    with jax.debug_nans(True):
+        gradients = jax.grad(lambda q, k: logsumexp(q, k)[1], (0, 1))(query, key)
+        whole = jax.grad(lambda q: logsumexp(q, key)[2:].sum())(query)
+    assert_exactly_zero((gradients, whole[:2]))
+    assert_derivatives(lambda q, k: logsumexp(q, k)[2:].sum(), query, key)
+
+
+@each_normalizer
+def test_nan_at_an_allowed_position_shows_in_its_row(normalizer):
+    query, key, value = inputs()
+    slots = {"normalizer": normalizer.slot(), "mask": Causal()}
+    clean = attention(query, key, value, **slots)
+    got = attention(query, key.at[3].set(jnp.nan), value, **slots)
+    assert np.isnan(got[3:]).all()
+    assert_close(got[:3], clean[:3])
+    weights = attention_weights(query, key.at[3].set(jnp.nan), **slots)
+    assert_exactly_zero(weights[~np.tri(Q, K, dtype=bool)])
+    in_query = attention(query.at[1].set(jnp.nan), key, value, **slots)
+    assert np.isnan(in_query[1]).all()
+    assert_close(in_query[2:], clean[2:])
+
+
+def test_nan_value_at_an_allowed_position_shows():
+    query, key, value = inputs()
+    got = attention(query, key, value.at[3, 0].set(jnp.nan))
+    assert np.isnan(got[:, 0]).all()
+    assert_close(got[:, 1], attention(query, key, value)[:, 1])
+
+
+# 3. Masked = deleted
+
+KEPT = np.array([0, 2, 3, 6])
+HIDDEN = np.array([1, 4, 5])
+HIDE = Dense(jnp.asarray(np.tile(np.isin(np.arange(K), KEPT), (Q, 1))))
+
+
+def loss_and_gradients(query, key, value, arrays, slot, member, **slots):
+    def loss(query, key, value, arrays):
+        slots[slot] = member.slot(arrays)
+        return (attention(query, key, value, **slots) * COTANGENT).sum()
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(query, key, value, arrays)
+
+
+DELETABLE = [
+    (s, m) for s, m in ROWS if s in ("score", "normalizer") or m.name in ("soft_cap", "alibi")
+]
+
+
+@pytest.mark.parametrize(("slot", "member"), DELETABLE, ids=lambda x: str(x))
+def test_masked_is_deleted_in_value_and_gradient(slot, member):
+    query, key, value = inputs()
+    arrays = member.arrays()
+    indices = {"score_mod": lambda s, i, j: s} if slot != "score_mod" else {}
+    if member.name == "alibi":  # distances of the keys that are kept, for the shorter call
+        expected = loss_and_gradients(query, key, value, arrays, slot, member, mask=HIDE)
+    else:
+        expected = loss_and_gradients(
+            query, key[KEPT], value[KEPT], arrays, slot, member, **indices
+        )
+        padded = [
+            jnp.zeros_like(x).at[KEPT].set(g)
+            for x, g in zip((key, value), expected[1][1:3], strict=True)
+        ]
+        expected = expected[0], (expected[1][0], *padded, expected[1][3])
+    for garbage in (1e30, jnp.inf, jnp.nan):
+        hostile = [x.at[HIDDEN].set(garbage) for x in (key, value)]
+        got = loss_and_gradients(query, *hostile, arrays, slot, member, mask=HIDE)
+        assert_trees_close(got, expected, tolerance=1e-11)
+        assert_exactly_zero((got[1][1][HIDDEN], got[1][2][HIDDEN]))
+
+
+@each_normalizer
+def test_masked_scores_never_count_pair_by_pair(normalizer):
+    """1e30, inf or NaN in the scores of masked pairs, each key being allowed to some query."""
+    query, key, value = inputs()
+    allowed = np.add.outer(np.arange(Q), np.arange(K)) % 3 != 0
+    mask = Dense(jnp.asarray(allowed))
+    arrays = normalizer.arrays()
+    clean = loss_and_gradients(query, key, value, arrays, "normalizer", normalizer, mask=mask)
+    for garbage in (1e30, -1e30, jnp.inf, jnp.nan):
+
+        def hostile(s, i, j, garbage=garbage):
+            return jnp.where((i + j) % 3 == 0, garbage, s)
+
+        got = loss_and_gradients(
+            query, key, value, arrays, "normalizer", normalizer, mask=mask, score_mod=hostile
+        )
+        assert_trees_close(got, clean)
+
+
+@each_normalizer
+def test_enormous_masked_keys_that_others_may_attend_to(normalizer):
+    """A key of 1e30 that only the last query may see leaves the other rows as they are."""
+    query, key, value = inputs()
+    mask = ~(Padding(3) & ~Padding(2)) | ~Padding(K, query_length=Q - 1)
+    row = jnp.arange(Q)[:, None] < Q - 1
+
+    def loss(query, key, value):
+        output = attention(query, key, value, mask=mask, normalizer=normalizer.slot())
+        return (jnp.where(row, output, 0) * COTANGENT).sum()
+
+    clean = jax.value_and_grad(loss, (0, 1, 2))(query, key, value)
+    hostile = [x.at[2].set(1e30) for x in (key, value)]
+    assert_trees_close(jax.value_and_grad(loss, (0, 1, 2))(query, *hostile), clean)
+
+
+@each_normalizer
+@pytest.mark.parametrize("score", [Dot(), Cosine(), Kernel()], ids=["dot", "cosine", "kernel"])
+@pytest.mark.parametrize("garbage", [1e30, np.inf, np.nan])
+def test_garbage_in_a_query_that_may_attend_to_nothing(normalizer, score, garbage):
+    """Zero output and no trace in any gradient, with garbage in the padded keys as well."""
+    query, key, value = inputs()
+    slots = {"score": score, "normalizer": normalizer.slot()}
+
+    def loss(query, key, value, mask=None):
+        output = attention(query, key, value, mask=mask, **slots)
+        return (output * COTANGENT[: len(output)]).sum(), output
+
+    grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    (expected, _), gradients = grad(query[:3], key[:4], value[:4])
+    hostile = (
+        query.at[3:].set(garbage),
+        key.at[4:].set(garbage),
+        value.at[4:].set(garbage),
+    )
+    (got, output), got_gradients = grad(*hostile, mask=Padding(4, query_length=3))
+    assert_close(got, expected)
+    assert_exactly_zero(output[3:])
+    for one, other in zip(got_gradients, gradients, strict=True):
+        assert_close(one[: len(other)], other)
+        assert_exactly_zero(one[len(other) :])
+
+
+def test_garbage_forward_and_second_order():
+    query, key, value = inputs()
+    hostile = [x.at[HIDDEN].set(jnp.nan) for x in (key, value)]
+
+    def gradient(query, key, value, mask=None):
+        return jax.grad(lambda q: (attention(q, key, value, mask=mask) ** 2).sum())(query)
+
+    expected = jax.jvp(lambda q: gradient(q, key[KEPT], value[KEPT]), (query,), (query,))
+    got = jax.jvp(lambda q: gradient(q, *hostile, mask=HIDE), (query,), (query,))
+    assert_trees_close(got, expected)
+
+
+# 5. Precision
+
+
+@each_row
+def test_float32(slot, member):
+    query, key, value = inputs(dtype="float32")
+    arrays = {
+        n: np.asarray(a, "float32") if a.dtype.kind == "f" else a
+        for n, a in member.arrays().items()
+    }
+    got = attention(query, key, value, **{slot: member.slot(arrays)})
+    assert got.dtype == jnp.float32
+    expected = oracles.attention(query, key, value, **{slot: member.oracle(arrays)})
+    assert_close(got, expected, tolerance=1e-5)
+
+
+@each_normalizer
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_rounds_once(normalizer, dtype):
+    """The error is at most twice that of a float32 computation rounded at its end."""
+    arguments = inputs(SIZES | {"k": 101, "d": 23}, dtype=dtype)
+    arrays = {n: np.asarray(a, "float32") for n, a in normalizer.arrays().items()}
+    got = attention(*arguments, normalizer=normalizer.slot(arrays))
+    assert got.dtype == dtype
+    exact = oracles.attention(*arguments, normalizer=normalizer.oracle(arrays))
+    rounded = exact.astype("float32").astype(arguments[0].dtype)
+    error, unavoidable = (np.abs(np.asarray(x, np.float64) - exact) for x in (got, rounded))
+    assert (error <= 2 * unavoidable.max()).all()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "output", "accumulation"),
+    [
+        (("float64",) * 3, "float64", "float64"),
+        (("float32",) * 3, "float32", "float32"),
+        (("float16",) * 3, "float16", "float32"),
+        (("bfloat16",) * 3, "bfloat16", "float32"),
+        (("bfloat16", "bfloat16", "float32"), "float32", "float32"),
+        (("float32", "float32", "bfloat16"), "bfloat16", "float32"),
+    ],
+    ids=str,
+)
+def test_dtypes(dtypes, output, accumulation):
+    query, key, value = (x.astype(d) for x, d in zip(inputs(), dtypes, strict=True))
+    got, logsumexp = attention_and_logsumexp(query, key, value)
+    assert got.dtype == attention(query, key, value).dtype == output
+    assert logsumexp.dtype == attention_weights(query, key).dtype == accumulation
+    gradients = jax.grad(lambda *a: attention(*a).astype("float32").sum(), (0, 1, 2))(
+        query, key, value
+    )
+    assert tuple(g.dtype.name for g in gradients) == dtypes
+    expected = oracles.attention(query, key, value)
+    assert_close(got, expected, tolerance=TOLERANCE[output])
+
+
+@each_normalizer
+def test_half_precision_gradients(normalizer):
+    def loss(query, key, value):
+        output = attention(query, key, value, normalizer=normalizer.slot(dtype="float32"))
+        return (output.astype("float32") * jnp.asarray(COTANGENT, "float32")).sum()
+
+    half = inputs(dtype="bfloat16")
+    got = jax.grad(loss, (0, 1, 2))(*half)
+    expected = jax.grad(loss, (0, 1, 2))(*(x.astype("float32") for x in half))
+    assert_trees_close(got, expected, tolerance=TOLERANCE["bfloat16"])
+
+
+# 6. Derivatives
+
+
+@each_row_with_floats
+def test_derivatives_of_every_array_in_every_slot(slot, member):
+    def loss(query, key, value, arrays):
+        output = attention(query, key, value, mask=Window(4, 3), **{slot: member.slot(arrays)})
+        return (output * COTANGENT).sum()
+
+    assert_derivatives(loss, *inputs(), member.arrays())
+
+
+@pytest.mark.parametrize(
+    ("score", "normalizer"),
+    list(zip(SCORES[:7], itertools.islice(itertools.cycle(NORMALIZERS[2:]), 7), strict=True)),
+    ids=str,
+)
+def test_derivatives_of_products(score, normalizer):
+    """Neither slot is in the other's diagonal: learned score under a learned, sparse normalizer."""
+
+    def loss(query, key, value, ours, theirs):
+        slots = {"score": score.slot(ours), "normalizer": normalizer.slot(theirs)}
+        return (attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
+
+    assert_derivatives(loss, *inputs(), score.arrays(), normalizer.arrays())
+
+
+def test_slots_are_pytrees_whose_arrays_are_leaves():
+    """`grad` with respect to a slot is a slot of gradients."""
+    query, key, value = inputs()
+    slots = {"score": Kernel(bandwidth=jnp.array([0.7, 1.9, 1.0])), "normalizer": Softmax(0.3)}
+    got = jax.grad(lambda s: (attention(query, key, value, **s) * COTANGENT).sum())(slots)
+
+    def loss(bandwidth, sink):
+        slots = {"score": Kernel(bandwidth=bandwidth), "normalizer": Softmax(sink)}
+        return (attention(query, key, value, **slots) * COTANGENT).sum()
+
+    bandwidth, sink = jax.grad(loss, (0, 1))(jnp.array([0.7, 1.9, 1.0]), 0.3)
+    assert_close(got["score"].bandwidth, bandwidth)
+    assert_close(got["normalizer"].sink, sink)
+
+
+def test_hessian_is_the_finite_difference_of_the_gradient():
+    query, key, value = inputs({"q": 1, "k": 5, "d": 2, "e": 1})
+
+    def loss(query):
+        return attention(query, key, value, normalizer=Entmax(1.5)).sum()
+
+    hessian = jax.hessian(loss)(query).reshape(2, 2)
+    steps = np.eye(2) * 1e-5
+    differences = [
+        (jax.grad(loss)(query + s) - jax.grad(loss)(query - s)).ravel() / 2e-5 for s in steps
+    ]
+    assert_close(hessian, np.array(differences), tolerance=1e-8)
+
+
+def test_plain_functions_in_every_slot_and_what_they_close_over():
+    query, key, value = inputs()
+    matrix = np.random.default_rng(9).normal(size=(3, 3))
+
+    def output(matrix, slope, temperature, limit):
+        return attention(
+            query,
+            key,
+            value,
+            score=lambda q, k: q @ matrix @ k.T,
+            score_mod=lambda s, i, j: s - slope * (i - j) ** 2,
+            mask=lambda i, j: j <= i + 2,
+            normalizer=lambda s, where=None, axis=-1: jax.nn.softmax(
+                jnp.minimum(s, limit) / temperature, axis, where=where
+            ),
+        )
+
+    arguments = (jnp.asarray(matrix), 0.1, 1.7, 0.9)
+    expected = oracles.attention(
+        query,
+        key,
+        value,
+        score=lambda q, k: min(1e9, q @ matrix @ k),
+        score_mod=lambda s, i, j: min(s - 0.1 * (i - j) ** 2, 0.9) / 1.7,
+        mask=lambda i, j: j <= i + 2,
+    )
+    assert_close(output(*arguments), expected)
+    assert_derivatives(lambda *a: (output(*a) * COTANGENT).sum(), *arguments)
+
+
+# 8. Determinism; jit, vmap, padding
+
+
+@each_row
+def test_jit_is_eager_and_traced_slots_raise_no_alarm(slot, member):
+    arguments, arrays = inputs(), member.arrays()
+
+    def output(query, key, value, arrays):
+        return attention(query, key, value, **{slot: member.slot(arrays)})
+
+    eager = output(*arguments, arrays)
+    np.testing.assert_array_equal(output(*arguments, arrays), eager)
+    jitted = jax.jit(output)
+    assert_close(jitted(*arguments, arrays), eager)
+    np.testing.assert_array_equal(jitted(*arguments, arrays), jitted(*arguments, arrays))
+    whole = jax.jit(lambda slots: attention(*arguments, **slots))({slot: member.slot()})
+    assert_close(whole, eager)
+
+
+@each_row
+def test_vmap_is_a_loop(slot, member):
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *[inputs(seed=n) for n in range(3)])
+    arrays = [{n: jnp.asarray(a) for n, a in member.arrays(seed=n).items()} for n in range(3)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
+
+    def output(query, key, value, arrays):
+        return attention(query, key, value, **{slot: member.slot(arrays)})
+
+    got = jax.vmap(output)(*batch, stacked)
+    for n in range(3):
+        assert_close(got[n], output(*(x[n] for x in batch), arrays[n]))
+
+
+def test_vmap_over_an_axis_of_one_argument():
+    """Heads that share a key (in_axes None), and batch over heads."""
+    query, key, value = inputs()
+    queries = jnp.stack([[query, query + 1], [query * 2, -query], [query - 1, query / 2]])
+    both = jax.vmap(jax.vmap(attention, (0, None, None)), (0, None, None))
+    assert_close(both(queries, key, value)[2, 1], attention(query / 2, key, value))
+
+
+@pytest.mark.parametrize(
+    ("slot", "member"), [row for row in ROWS if row[0] in ("score", "normalizer")], ids=str
+)
+def test_padding_changes_an_example_by_rounding_at_most(slot, member):
+    query, key, value = inputs()
+    slots = {slot: member.slot()}
+    padded = [
+        jnp.concatenate([x, jnp.full((n, x.shape[1]), jnp.nan)])
+        for x, n in ((query, 6), (key, 4), (value, 4))
+    ]
+    got = attention(*padded, mask=Padding(K, query_length=Q), **slots)
+    assert_close(got[:Q], attention(query, key, value, **slots))
+    assert_exactly_zero(got[Q:])
+
+
+@pytest.mark.parametrize("mask", [m for m in MASKS if m.name != "no_mask"], ids=str)
+def test_debug_nans_is_clean(mask):
+    query, key, value = inputs()
+    slots = {"mask": mask.slot(), "score": Kernel(kernels.epanechnikov, 2.0)}
+    with jax.debug_nans(True):
+        jax.grad(lambda *a: attention(*a, **slots).sum(), (0, 1, 2))(query, key, value)
+
+
+# merge
+
+
+def parts(query, key, value, cuts, mask):
+    """Partial attentions over key[cuts[n] : cuts[n + 1]], each with its shifted mask."""
+    pieces = [
+        attention_and_logsumexp(
+            query,
+            key[start:stop],
+            value[start:stop],
+            mask=lambda i, j, start=start: mask(i, j + start),
+        )
+        for start, stop in itertools.pairwise(cuts)
+    ]
+    return tuple(jnp.stack(x) for x in zip(*pieces, strict=True))
+
+
+@pytest.mark.parametrize("cuts", [(0, 3, 7), (0, 1, 2, 6, 7), (0, 0, 7), (0, 7)], ids=str)
+def test_merged_parts_are_the_whole(cuts):
+    """Whatever the cuts: with parts that are empty for some rows, or hold no key at all."""
+    query, key, value = inputs()
+    mask = Causal(-1)
+    outputs, logsumexps = parts(query, key, value, cuts, mask)
+    got = merge(outputs, logsumexps)
+    assert_trees_close(got, attention_and_logsumexp(query, key, value, mask=mask))
+    assert_trees_close(got, oracles.merge(np.asarray(outputs), np.asarray(logsumexps)))
+
+
+def test_merge_of_empty_parts_is_empty():
+    with jax.debug_nans(True):
+        output, logsumexp = merge(jnp.ones((3, Q, E)), jnp.full((3, Q), -jnp.inf))
+    assert_exactly_zero(output)
+    assert_close(logsumexp, np.full(Q, -np.inf))
+    output, logsumexp = merge(jnp.ones((0, Q, E)), jnp.ones((0, Q)))
+    assert_exactly_zero(output)
+    assert_close(logsumexp, np.full(Q, -np.inf))
+
+
+@pytest.mark.parametrize("garbage", [1e30, np.inf, np.nan])
+def test_what_an_empty_part_holds_is_ignored(garbage):
+    rng = np.random.default_rng(3)
+    outputs, logsumexps = rng.normal(size=(3, Q, E)), rng.normal(size=(3, Q)) * 10
+    logsumexps[1, 2:] = -np.inf
+    outputs[1, 2:] = garbage
+
+    def loss(outputs, logsumexps):
+        output, logsumexp = merge(outputs, logsumexps)
+        return (output * COTANGENT).sum() + (logsumexp**2).sum()
+
+    arguments = (jnp.asarray(outputs), jnp.asarray(logsumexps))
+    assert_trees_close(merge(*arguments), oracles.merge(outputs, logsumexps))
+    gradients = jax.grad(loss, (0, 1))(*arguments)
+    assert_exactly_zero(tuple(g[1, 2:] for g in gradients))
+    two = jax.grad(loss, (0, 1))(*(x[jnp.array([0, 2])] for x in arguments))
+    for got, expected in zip(gradients, two, strict=True):
+        assert_close(got[jnp.array([0, 2]), 2:], expected[:, 2:])
+
+
+def test_merge_is_differentiable_through_partial_attentions():
+    def merged(query, key, value):
+        output, logsumexp = merge(*parts(query, key, value, (0, 2, 5, 7), Causal(-1)))
+        return (output * COTANGENT).sum() + jnp.where(logsumexp > -jnp.inf, logsumexp, 0).sum()
+
+    def whole(query, key, value):
+        output, logsumexp = attention_and_logsumexp(query, key, value, mask=Causal(-1))
+        return (output * COTANGENT).sum() + jnp.where(logsumexp > -jnp.inf, logsumexp, 0).sum()
+
+    gradients = [jax.jit(jax.grad(f, (0, 1, 2)))(*inputs()) for f in (merged, whole)]
+    assert_trees_close(*gradients)
+    assert_derivatives(merged, *inputs())
+
+
+def test_merge_of_extreme_logsumexps():
+    """Shifted by the maximum; two parts with sinks of -inf and large logits do not overflow."""
+    outputs = jnp.array([[[1.0]], [[3.0]], [[100.0]]])
+    output, logsumexp = merge(outputs, jnp.array([[1e4], [1e4], [-1e4]]))
+    assert_close(output, [[2.0]])
+    assert_close(logsumexp, [1e4 + np.log(2)])
+
+
+# 9. Bad input
+
+
+def refused(message, function, *arguments, **options):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        function(*arguments, **options)
+
+
+A = {n: jnp.ones(s) for n, s in {"q": (5, 3), "k": (7, 3), "v": (7, 2)}.items()}
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("function", [attention, attention_and_logsumexp], ids=["plain", "lse"])
+@pytest.mark.parametrize(
+    ("query", "key", "value", "message"),
+    [
+        ((5, 3), (5, 3), (6, 3), r"key and value.*rows.*\(5, 3\).*\(6, 3\)"),
+        ((5, 3), (7, 2), (7, 2), r"query.*key.*features.*\D5, 3\D.*\D7, 2\D"),
+        ((2, 5, 3), (2, 7, 3), (2, 7, 2), r"query.*\D2, 5, 3\D.*vmap"),
+        ((4, 2, 5, 3), (4, 2, 7, 3), (4, 2, 7, 2), r"\D4, 2, 5, 3\D.*dot_product_attention"),
+        ((5, 3), (2, 7, 3), (7, 2), r"key.*\D2, 7, 3\D"),
+        ((5, 3), (7, 3), (2, 7, 2), r"value.*\D2, 7, 2\D"),
+        ((5, 3), (7, 3), (7,), r"value.*\D7,?\D"),
+        ((3,), (7, 3), (7, 2), r"query.*\D3,?\D"),
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_named(function, query, key, value, message):
+    refused(message, function, jnp.ones(query), jnp.ones(key), jnp.ones(value))
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"implementation": "flash"}, r"implementation.*flash"),
+        ({"implementation": None}, r"implementation.*None"),
+        ({"implementation": "streaming"}, r"implementation.*streaming"),
+        ({"implementation": "cudnn"}, r"implementation.*cudnn"),
+        ({"block_size": 0}, r"block_size.*0"),
+        ({"block_size": (0, 3)}, r"block_size.*\(0, 3\)"),
+        ({"block_size": (2, -3)}, r"block_size.*-3"),
+        ({"block_size": (2,)}, r"block_size.*\(2,\)"),
+        ({"block_size": (2.0, 3.0)}, r"block_size.*2\.0"),
+        ({"score": 3.0}, r"score.*3\.0"),
+        ({"score": "dot"}, r"score.*dot"),
+        ({"score": Dot}, r"score.*Dot"),
+        ({"normalizer": Sparsemax}, r"normalizer.*Sparsemax"),
+        ({"normalizer": None}, r"normalizer.*None"),
+        ({"mask": Causal}, r"mask.*Causal"),
+        ({"score_mod": Alibi}, r"score_mod.*Alibi"),
+        ({"mask": lambda i, j: (j - i).astype("float32")}, r"mask.*bool.*float32"),
+        ({"mask": lambda i, j: jnp.ones((5, 8), bool)}, r"mask.*\D5, 8\D"),
+        ({"score": lambda q, k: q @ k.T @ k}, r"score.*\D5, 7\D.*\D5, 3\D"),
+        ({"score_mod": lambda s, i, j: s[:, :3]}, r"score_mod.*\(5, 7\).*\(5, 3\)"),
+        (
+            {"normalizer": lambda s, where=None, axis=-1: s.sum(axis)},
+            r"normalizer.*\(5, 7\).*\(5,\)",
+        ),
+    ],
+    ids=lambda x: str(x)[:50],
+)
+def test_bad_option_is_named(options, message):
+    refused(message, attention, A["q"], A["k"], A["v"], **options)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    "normalizer",
+    [Sparsemax(), Entmax(1.5), attn_jax.Sigmoid(), attn_jax.softmax],
+    ids=lambda n: getattr(n, "__name__", type(n).__name__),
+)
+def test_logsumexp_belongs_to_softmax(normalizer):
+    message = r"normalizer.*Softmax"
+    refused(message, attention_and_logsumexp, A["q"], A["k"], A["v"], normalizer=normalizer)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("outputs", "logsumexps", "message"),
+    [
+        ((3, 5, 2), (2, 5), r"outputs.*logsumexps.*\(3, 5, 2\).*\(2, 5\)"),
+        ((3, 5, 2), (3, 4), r"outputs.*logsumexps.*\(3, 5, 2\).*\(3, 4\)"),
+        ((5, 2), (5,), r"outputs.*\(5, 2\)"),
+        ((3, 5, 2), (3, 5, 1), r"logsumexps.*\(3, 5, 1\)"),
+    ],
+)
+def test_bad_parts_are_named(outputs, logsumexps, message):
+    refused(message, merge, jnp.ones(outputs), jnp.ones(logsumexps))
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_errors_are_raised_while_tracing_too():
+    refused(r"key and value", jax.jit(attention), A["q"], A["k"], A["v"][:3])
+    refused(
+        r"bandwidth", jax.jit(lambda q: attention(q, q, q, score=Kernel(bandwidth=-1.0))), A["q"]
+    )

@@ -1,0 +1,279 @@
+import numpy as np
+import pytest
+
+from experiments import delimited
+from experiments.curves import (
+    DATA_SETS,
+    CurveOptions,
+    load,
+    textbook,
+    textbook_test,
+    textbook_truth,
+)
+from experiments.errors import UserError
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """Write a file and return the options that read columns x and y of it."""
+
+    def write(content, *, name="points.csv", x=("x",), y=("y",)):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return CurveOptions(csv=path, x=x, y=y)
+
+    return write
+
+
+# The textbook's curve
+
+
+def test_textbook_is_the_book_s_data():
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(0, 5, 11))
+    y = 2 * np.sin(x) + x**0.8 + rng.normal(0, 0.5, 11)
+    curve = textbook(11, seed=3)
+    np.testing.assert_array_equal(curve.x, x[:, None])
+    np.testing.assert_array_equal(curve.y, y[:, None])
+    assert curve.x.dtype == curve.y.dtype == np.float64
+    np.testing.assert_array_equal(textbook(11, seed=3).y, curve.y)
+    assert not np.array_equal(textbook(11, seed=4).y, curve.y)
+
+
+def test_textbook_test_is_noiseless():
+    curve = textbook_test()
+    np.testing.assert_array_equal(curve.x[:, 0], np.arange(0, 5, 0.1))
+    np.testing.assert_array_equal(curve.y, textbook_truth(curve.x))
+
+
+def test_textbook_is_the_default():
+    np.testing.assert_array_equal(load(CurveOptions(), seed=7).y, textbook(50, 7).y)
+    assert len(load(CurveOptions(n=13)).x) == 13
+
+
+@pytest.mark.parametrize(
+    ("n", "seed", "message"), [(1, 0, "n must be at least 2. Got 1"), (5, -1, "seed must not")]
+)
+def test_textbook_refuses(n, seed, message):
+    with pytest.raises(UserError, match=message):
+        textbook(n, seed)
+
+
+# Named data sets
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "outputs"),
+    [
+        ("engel", 235, 1),
+        ("nile", 100, 1),
+        ("sunspots", 309, 1),
+        ("co2", 2225, 1),
+        ("elnino", 61, 12),
+        ("diabetes", 442, 1),
+    ],
+)
+def test_named_data(name, rows, outputs):
+    curve = load(CurveOptions(data=name))
+    assert curve.x.shape == (rows, 1)
+    assert curve.y.shape == (rows, outputs)
+    assert curve.x.dtype == curve.y.dtype == np.float64
+    assert np.isfinite(curve.x).all()
+    assert np.isfinite(curve.y).all()
+    assert len(curve.y_names) == outputs
+    assert curve.source
+
+
+def test_every_named_set_is_in_the_help():
+    import inspect
+
+    from experiments import curves
+
+    source = inspect.getsource(curves.CurveOptions)
+    assert all(name in source for name in DATA_SETS)
+
+
+def test_co2_says_what_was_missing_and_has_decimal_years():
+    curve = load(CurveOptions(data="co2"))
+    assert curve.notes == ("59 of 2284 rows dropped: missing values (co2: 59)",)
+    assert curve.x[0, 0] == pytest.approx(1958 + 87 / 365, abs=1e-12)  # 29 March 1958
+
+
+def test_columns_of_a_named_set_can_be_chosen():
+    curve = load(CurveOptions(data="diabetes", x=("bmi", "s5")))
+    assert (curve.x_names, curve.y_names) == (("bmi", "s5"), ("target",))
+    assert curve.x.shape == (442, 2)
+    np.testing.assert_array_equal(curve.x[0], [32.1, 4.8598])
+    assert load(CurveOptions(data="elnino", y=("jul",))).y.shape == (61, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (CurveOptions(data="nil"), "unknown data set 'nil'. Did you mean 'nile'. Known: textbook,"),
+        (CurveOptions(data="Nile"), "Did you mean 'nile'"),
+        (CurveOptions(data="diabetes", x=("bmj",)), "unknown column 'bmj'. Did you mean 'bmi'"),
+        (CurveOptions(data="diabetes", x=("target",)), "can be chosen once .* target twice"),
+        (CurveOptions(x=("x",)), "--x and --y need --csv FILE"),
+        (CurveOptions(data="nile", n=5), "--n is for the textbook curve only"),
+    ],
+)
+def test_named_data_refuses(options, message):
+    with pytest.raises(UserError, match=message):
+        load(options)
+
+
+# The person's own file
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ("x,y,z\n1,2.5,a\n-3e2,4,b\n", "plain.csv"),
+        ("x,y,z\r\n1,2.5,a\r\n-3e2,4,b\r\n", "crlf.csv"),
+        ("x,y,z\r1,2.5,a\r-3e2,4,b\r", "cr.csv"),
+        ("\ufeffx,y\n1,2.5\n-3e2,4\n", "bom.csv"),
+        ('"x","y"\n"1","2.5"\n"-3e2","4"\n', "quoted.csv"),
+        ("x\ty\n1\t2.5\n-3e2\t4\n", "tabs.tsv"),
+        ("x\ty\n1\t2.5\n-3e2\t4\n", "tabs.txt"),
+        ("x;y\n1;2.5\n-3e2;4\n", "semicolon.csv"),
+        ("x|y\n1|2.5\n-3e2|4\n", "bar.csv"),
+        ("x;y;a, b\n1;2.5;q\n-3e2;4;r, s, t\n", "commas in text.csv"),
+        (" x , y\n 1 , 2.5 \n\n -300 ,4", "blanks.csv"),
+        ("y,z,x\n2.5,,1\n4,NA,-300\n", "order.csv"),
+        ('naïve,x,y\n"two\nlines, \'and\' ""quotes""",1,2.5\n,-300,4\n', "text.csv"),
+    ],
+)
+def test_file_in_many_forms(csv, content, name):
+    curve = load(csv(content, name=name))
+    np.testing.assert_array_equal(curve.x, [[1], [-300]])
+    np.testing.assert_array_equal(curve.y, [[2.5], [4]])
+    assert curve.notes == ()
+    assert curve.name == name.rpartition(".")[0]
+
+
+def test_file_numbers_keep_every_bit(csv):
+    values = np.random.default_rng(0).normal(size=(50, 2)) * 10.0 ** np.arange(50)[:, None]
+    content = "x,y\n" + "\n".join(f"{x!r},{y!r}" for x, y in values.tolist())
+    curve = load(csv(content))
+    np.testing.assert_array_equal(np.hstack([curve.x, curve.y]), values)
+
+
+def test_file_several_columns(csv):
+    curve = load(csv("a,b,c,d\n1,2,3,4\n5,6,7,9\n", x=("c", "a"), y=("d", "b")))
+    np.testing.assert_array_equal(curve.x, [[3, 1], [7, 5]])
+    np.testing.assert_array_equal(curve.y, [[4, 2], [9, 6]])
+
+
+def test_file_missing_values_are_dropped_and_counted(csv):
+    curve = load(csv("x,y,z\n1,2,\n,3,1\n4,NA,1\n5,nan,1\nnull,,1\n6,7,1\n"))
+    np.testing.assert_array_equal(curve.x, [[1], [6]])
+    assert curve.notes == ("4 of 6 rows dropped: missing values (x: 2, y: 3)",)
+
+
+def test_file_repeated_inputs_are_kept_and_said(csv):
+    curve = load(csv("x,y\n1,2\n1,3\n2,4\n"))
+    assert len(curve.x) == 3
+    assert curve.notes == ("1 of 3 rows repeat the inputs of another row (kept)",)
+
+
+def test_file_constant_output_is_fine(csv):
+    np.testing.assert_array_equal(load(csv("x,y\n1,2\n3,2\n")).y, [[2], [2]])
+
+
+def test_file_constant_input_among_others_is_dropped(csv):
+    curve = load(csv("x,k,y\n1,5,2\n3,5,2\n", x=("x", "k")))
+    assert curve.x_names == ("x",)
+    assert curve.x.shape == (2, 1)
+    assert curve.notes == ("input k dropped: constant",)
+
+
+def test_file_iso_dates_become_decimal_years(csv):
+    curve = load(
+        csv("x,y\n2023-01-01,1\n2023-07-02T12:00,2\n,3\n2024-07-02 00:00:00Z,4\n2025-01,5\n")
+    )
+    np.testing.assert_allclose(curve.x[:, 0], [2023, 2023.5, 2024.5, 2025], rtol=1e-15)
+    assert curve.notes[0] == "column 'x': ISO dates read as decimal years"
+
+
+def test_file_decimal_commas(csv):
+    curve = load(csv("x;y\n1,5;1,234\n2;0,5\n"))
+    np.testing.assert_array_equal(curve.x, [[1.5], [2]])
+    np.testing.assert_array_equal(curve.y, [[1.234], [0.5]])
+    assert curve.notes[0] == "column 'x': decimal commas read as decimal points"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty: it needs a header line"),
+        ("\n \n", "is empty"),
+        ("x,y\n", r"has a header \(x, y\) but no rows"),
+        ("x,y\n1,2\n", "at least 2 complete rows. Got 1."),
+        ("x,y\n1,\n,2\n", r"at least 2 complete rows. Got 0 \(2 of 2 rows dropped"),
+        ("x,y\n1,2\n3,\n", r"at least 2 complete rows. Got 1 \(1 of 2 rows dropped"),
+        ("x,y\n1,2\n\n3,four\n5,six\n", "column 'y' holds 'four' on line 4 of .*points.csv"),
+        ('x,z,y\n1,"a\nb",2\n3,c,?\n', r"column 'y' holds '\?' on line 4"),
+        ("x,y\n1,2\n3,1_000\n", "'1_000' on line 3"),
+        ('x,y\n1,"1,234"\n3,2\n', "'1,234' on line 2"),
+        ("x;y\n1;1,234\n3;2,345\n", "'1,234' on line 2"),
+        ("x,y\n2023-01-01,1\n2023-13-01,2\n", "'2023-13-01' on line 3 .* ISO dates"),
+        ("x,y\n2023-01-01,1\n7,2\n", "'7' on line 3 .* ISO dates"),
+        ("x,y\n01/02/2023,1\n01/03/2023,2\n", "'01/02/2023' on line 2"),
+        ("x,y\n1,2\n3,inf\n", "column 'y' must be finite. Got 'inf' on line 3"),
+        ("x,y\n1,2\n3,1e999\n", "column 'y' must be finite. Got '1e999' on line 3"),
+        ("x,y\n1,2\n1,3\n", "--x must vary from row to row. x of .* is constant"),
+        ("x,why\n1,2\n1,3\n", "unknown column 'y'. .*Known: x, why"),
+        ("1,2\n3,4\n", "first line of .* looks like data"),
+        ("x,y,y\n1,2,3\n4,5,6\n", "column 'y' is 2 times in"),
+        ("x,y\n1,2,3\n4,5\n", "3 cells on line 2, but 2 in its header"),
+        ("x,y\n1,2\n4\n", "1 cells on line 3, but 2 in its header"),
+        ('x,y\n1,2\n4,"5\n6,7\n', "breaks off in the record on line 3"),
+        (b"x,y\n1,2\n\xe9,3\n", "is not UTF-8 .byte 0xe9 on line 3"),
+        ("x,y\n1,2\n".encode("utf-16"), "is not UTF-8 .*utf-16"),
+    ],
+)
+def test_file_refuses(csv, content, message):
+    with pytest.raises(UserError, match=message):
+        load(csv(content))
+
+
+def test_file_unused_duplicate_and_text_columns_do_no_harm(csv):
+    assert len(load(csv("x,y,z,z\n1,2,a,b\n3,4,c,d\n")).x) == 2
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((), ("y",), "--csv needs --x: choose from the columns x, y."),
+        (("x",), (), "--csv needs --y: choose from the columns x, y."),
+        (("x",), ("x",), "can be chosen once .* x twice"),
+        (("x", "x"), ("y",), "can be chosen once .* x twice"),
+    ],
+)
+def test_file_refuses_choices(csv, x, y, message):
+    with pytest.raises(UserError, match=message):
+        load(csv("x,y\n1,2\n3,4\n", x=x, y=y))
+
+
+def test_file_unknown_column_list_stays_short(csv):
+    header = ",".join(f"c{i}" for i in range(500))
+    with pytest.raises(UserError, match=r"c19, … \(500 in all\)"):
+        load(csv(f"{header}\n{header}\n"))
+
+
+def test_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"no file .*nowhere\.csv"):
+        load(CurveOptions(csv=tmp_path / "nowhere.csv"))
+    with pytest.raises(UserError, match="is a directory"):
+        load(CurveOptions(csv=tmp_path))
+
+
+def test_file_and_named_data_exclude_each_other(tmp_path):
+    with pytest.raises(UserError, match="--data and --csv exclude each other"):
+        load(CurveOptions(data="nile", csv=tmp_path / "points.csv"))
+
+
+def test_find_delimiter_prefers_even_rows(csv):
+    options = csv("x;y (kg, dry)\n1,5;2,5\n")
+    assert delimited.read(options.csv).delimiter == ";"

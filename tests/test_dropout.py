@@ -1,0 +1,128 @@
+"""dropout.py: a weight lives or dies by (rng, i, j) alone, and the mean stays right."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_jax
+from attn_jax import Dense, Dropout, attention, attention_and_logsumexp
+from tests.members import NORMALIZERS, inputs
+from tests.tolerance import assert_close, assert_derivatives, assert_exactly_zero
+
+RNG = jax.random.key(4)
+
+
+def dropped(q, k, dropout, **slots):
+    """Weights after dropout, read off by attending to the identity."""
+    query, key, _ = inputs({"q": q, "k": k, "d": 3, "e": 2})
+    return np.asarray(attention(query, key, jnp.eye(k), dropout=dropout, **slots))
+
+
+@pytest.mark.parametrize("member", NORMALIZERS, ids=str)
+def test_weights_are_zero_or_rescaled(member):
+    whole = dropped(5, 7, None, normalizer=member.slot())
+    got = dropped(5, 7, Dropout(0.4, RNG), normalizer=member.slot())
+    alive = got != 0
+    assert 0 < np.count_nonzero(alive) < np.count_nonzero(whole)
+    assert_close(got[alive], whole[alive] / 0.6)
+
+
+def test_fate_depends_on_rng_and_position_alone():
+    fates = dropped(29, 31, Dropout(0.3, RNG)) != 0
+    for q, k in [(1, 1), (2, 31), (29, 5), (13, 17)]:
+        np.testing.assert_array_equal(dropped(q, k, Dropout(0.3, RNG)) != 0, fates[:q, :k])
+    np.testing.assert_array_equal(dropped(29, 31, Dropout(0.3, RNG)) != 0, fates)
+    other = dropped(29, 31, Dropout(0.3, jax.random.key(5))) != 0
+    assert (fates != other).mean() > 0.3
+
+
+def test_survivors_at_a_higher_rate_are_a_share_of_all():
+    """Rate, independence of rows and of columns: within five standard deviations."""
+    alive = dropped(199, 211, Dropout(0.3, RNG)) != 0
+    deviation = 5 * np.sqrt(0.3 * 0.7)
+    assert abs(alive.mean() - 0.7) < deviation / np.sqrt(alive.size)
+    assert np.abs(alive.mean(0) - 0.7).max() < deviation / np.sqrt(199)
+    assert np.abs(alive.mean(1) - 0.7).max() < deviation / np.sqrt(211)
+    for shifted in (alive[1:] == alive[:-1], alive[:, 1:] == alive[:, :-1]):
+        assert abs(shifted.mean() - 0.58) < 5 * np.sqrt(0.58 * 0.42 / shifted.size)
+    square = alive[:199, :199]
+    assert (square == square.T).mean() < 0.7
+
+
+def test_the_mean_is_the_output_without_dropout():
+    query, key, value = inputs()
+    keys = jax.random.split(jax.random.key(0), 2000)
+    outputs = jax.jit(
+        jax.vmap(lambda rng: attention(query, key, value, dropout=Dropout(0.25, rng)))
+    )(keys)
+    spread = np.std(outputs, axis=0) / np.sqrt(2000)
+    error = np.abs(np.mean(outputs, axis=0) - attention(query, key, value))
+    assert (error < 5 * spread).all()
+
+
+def test_rate_zero_is_no_dropout():
+    np.testing.assert_array_equal(dropped(5, 7, Dropout(0.0, RNG)), dropped(5, 7, None))
+
+
+def test_raw_and_typed_rng_agree():
+    raw = jax.random.key_data(RNG)
+    np.testing.assert_array_equal(
+        dropped(5, 7, Dropout(0.5, raw)), dropped(5, 7, Dropout(0.5, RNG))
+    )
+
+
+def test_dropout_comes_after_the_mask_and_leaves_the_logsumexp():
+    query, key, value = inputs()
+    allowed = np.random.default_rng(1).random((5, 7)) < 0.7
+    allowed[2] = False
+    got = dropped(5, 7, Dropout(0.3, RNG), mask=Dense(jnp.asarray(allowed)))
+    assert_exactly_zero(jnp.asarray(got[~allowed]))
+    slots = {"mask": Dense(jnp.asarray(allowed))}
+    output, logsumexp = attention_and_logsumexp(
+        query, key, value, dropout=Dropout(0.3, RNG), **slots
+    )
+    assert_close(logsumexp, attention_and_logsumexp(query, key, value, **slots)[1])
+    assert_close(output, attention(query, key, value, dropout=Dropout(0.3, RNG), **slots))
+
+
+def test_derivatives_are_of_the_surviving_weights():
+    query, key, value = inputs()
+
+    def loss(query, key, value):
+        return (attention(query, key, value, dropout=Dropout(0.3, RNG)) ** 2).sum()
+
+    assert_derivatives(loss, query, key, value)
+
+
+def test_half_precision_and_traced_rng():
+    query, key, value = inputs(dtype="bfloat16")
+    eager = attention(query, key, value, dropout=Dropout(0.5, RNG))
+    traced = jax.jit(lambda rng: attention(query, key, value, dropout=Dropout(0.5, rng)))(RNG)
+    assert eager.dtype == jnp.bfloat16
+    assert_close(traced, eager)
+
+
+def test_heads_with_their_own_rng_drop_differently():
+    query, key, _ = inputs()
+    got = jax.vmap(lambda rng: attention(query, key, jnp.eye(7), dropout=Dropout(0.5, rng)) != 0)(
+        jax.random.split(RNG, 3)
+    )
+    assert (got[0] != got[1]).any()
+    assert (got[1] != got[2]).any()
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("rate", [1.0, 1.5, -0.1, np.nan, np.inf])
+def test_bad_rate_is_named(rate):
+    x = jnp.ones((4, 2))
+    with pytest.raises(ValueError, match=f"(?s)rate.*{rate}"):
+        attn_jax.attention(x, x, x, dropout=Dropout(rate, RNG))
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("dropout", [0.1, RNG], ids=["rate alone", "rng alone"])
+def test_dropout_must_be_a_dropout(dropout):
+    x = jnp.ones((4, 2))
+    with pytest.raises(ValueError, match=r"(?s)dropout.*Dropout"):
+        attention(x, x, x, dropout=dropout)

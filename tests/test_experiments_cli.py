@@ -1,0 +1,283 @@
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import cli, runs, tables
+from experiments.errors import UserError
+from experiments.runs import Output
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """Double a number."""
+
+    output: Output = field(default_factory=Output)
+    number: float = 1.0
+    """The number."""
+    fail: str = ""
+    """How to fail."""
+
+    def __post_init__(self):
+        if self.number < 0:
+            raise UserError(f"number must not be negative. Got {self.number}.")
+
+
+def run_doubling(options):
+    if options.fail == "bug":
+        raise ValueError("a bug")
+    if options.fail == "user":
+        raise UserError("asked for too much")
+    run = runs.start("doubling", options, options.output)
+    run.write_metrics({"double": 2 * options.number})
+
+
+@pytest.fixture
+def doubling(monkeypatch):
+    """An experiment of one file and one row."""
+    module = type(sys)("experiments.doubling")
+    module.Doubling, module.run = Doubling, run_doubling
+    monkeypatch.setitem(sys.modules, "experiments.doubling", module)
+    row = cli.Experiment("doubling", "Doubling", "Double a number.")
+    monkeypatch.setattr(cli, "EXPERIMENTS", (*cli.EXPERIMENTS, row))
+
+
+# The command line
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+def test_lists_experiments(argv, capsys):
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    assert all(each.name in out and each.summary in out for each in cli.EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", cli.EXPERIMENTS, ids=lambda each: each.name)
+def test_every_experiment_has_help(experiment, capsys):
+    assert cli.main([experiment.name, "--help"]) == 0
+    assert f"python -m experiments {experiment.name}" in capsys.readouterr().out
+
+
+def test_unknown_experiment(capsys):
+    assert cli.main(["kernel-regresion"]) == 2
+    error = capsys.readouterr().err
+    assert "unknown experiment 'kernel-regresion'. Did you mean 'kernel_regression'?" in error
+    assert error.count("\n") == 1
+
+
+def test_runs_an_experiment(doubling, tmp_path):
+    assert (
+        cli.main(["doubling", "--number", "4", "--output-dir", str(tmp_path), "--name", "a"]) == 0
+    )
+    directory = tmp_path / "doubling" / "a"
+    assert json.loads((directory / "metrics.json").read_text()) == {"double": 8}
+    config = json.loads((directory / "config.json").read_text())
+    assert config["options"]["number"] == 4
+    assert config["options"]["output"] == {"name": "a", "output_dir": str(tmp_path)}
+    assert set(config["versions"]) == {"python", "attn_jax", "jax", "flax", "numpy"}
+    assert config["devices"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nmber", "3"], "--nmber"),
+        (["--number", "three"], "three"),
+        (["--number", "-1"], "number must not be negative. Got -1.0."),
+        (["--fail", "user"], "error: asked for too much"),
+        (["--name", "a/b"], "--name must be"),
+    ],
+)
+def test_mistakes_are_said_without_a_traceback(options, message, doubling, capsys):
+    assert cli.main(["doubling", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_bugs_keep_their_traceback(doubling):
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["doubling", "--fail", "bug"])
+
+
+def test_listing_and_help_load_nothing_heavy():
+    heavy = {"jax", "matplotlib", "pandas", "sklearn", "statsmodels"}
+    code = (
+        "import sys; from experiments.cli import main\n"
+        "main([]); main(['kernel_regression', '--help']); main(['nothing'])\n"
+        f"sys.exit(bool({heavy!r} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
+
+
+def test_module_runs():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", "nothing"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown experiment 'nothing'")
+
+
+ROOT = Path(__file__).parent.parent
+
+
+# A run's directory
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runs.start("doubling", Doubling(), Output("it", tmp_path))
+
+
+def test_json_is_valid_without_finite_numbers(run):
+    metrics = {"a": float("nan"), "b": [np.inf, -np.inf], "c": jnp.float32(0.5), "d": {"e": None}}
+    text = run.write_metrics(metrics | {"f": np.array([1, 2])}).read_text()
+    read = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert read == {
+        "a": "NaN",
+        "b": ["Infinity", "-Infinity"],
+        "c": 0.5,
+        "d": {"e": None},
+        "f": [1, 2],
+    }
+    assert float(read["b"][1]) == -np.inf
+
+
+def test_json_refuses_what_it_does_not_know():
+    with pytest.raises(TypeError, match="no JSON for set"):
+        runs.to_json({"a": {1}})
+
+
+def test_predictions_keep_every_bit(run):
+    y = np.random.default_rng(0).normal(size=5)
+    columns = {
+        "name, with comma": ["a", "b", "ü", "d", 'e"'],
+        "y": y,
+        "low": jnp.ones(5, jnp.bfloat16),
+    }
+    path = run.write_predictions(columns)
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == list(columns)
+    assert [row[0] for row in rows] == columns["name, with comma"]
+    np.testing.assert_array_equal([float(row[1]) for row in rows], y)
+
+
+@pytest.mark.parametrize("columns", [{"a": [1], "b": [1, 2]}, {"a": [[1, 2]]}, {"a": 1}])
+def test_predictions_refuse_uneven_columns(columns):
+    with pytest.raises(ValueError, match="columns must be one-dimensional and equally long"):
+        runs.to_csv(columns)
+
+
+def test_figures(run):
+    from attn_jax import plots
+
+    path = run.write_figure("loss", plots.learning_curve([0, 1], {"loss": [2, 1]}))
+    assert path == run.directory / "figures" / "loss.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_second_run_of_the_name_replaces_the_first(run, tmp_path):
+    run.write_metrics({})
+    run.write_predictions({"x": [1]})
+    (run.directory / "figures" / "old.png").touch()
+    (run.directory / "notes.txt").touch()
+    runs.start("doubling", Doubling(), Output("it", tmp_path))
+    left = {path.name for path in run.directory.rglob("*") if path.is_file()}
+    assert left == {"config.json", "notes.txt"}
+
+
+def test_an_interrupted_write_leaves_the_file_as_it_was(run):
+    path = run.write_metrics({"loss": 1})
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.write_with(path, fail)
+    assert json.loads(path.read_text()) == {"loss": 1}
+    assert sorted(each.name for each in run.directory.iterdir()) == [
+        "config.json",
+        "figures",
+        "metrics.json",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", ".hidden", "a b", "a\n", "x" * 101])
+def test_bad_names_are_refused(name, tmp_path):
+    with pytest.raises(UserError, match="--name must be"):
+        runs.start("doubling", Doubling(), Output(name, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write .* Choose another --output-dir"):
+        runs.start("doubling", Doubling(), Output("it", tmp_path / "file"))
+
+
+# Tables
+
+
+def printed(rows, width=None, monkeypatch=None, **options):
+    file = io.StringIO()
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    tables.print_table(rows, file=file, **options)
+    return [text.rstrip() for text in file.getvalue().splitlines()]
+
+
+def test_table_aligns_numbers():
+    rows = [
+        {"kernel": "gaussian", "n": 50, "mse": 0.123456, "note": "[bold] :smile:"},
+        {"kernel": "boxcar", "n": 1600, "mse": np.float32(1.5)},
+        {"kernel": "none", "n": None, "mse": float("nan")},
+    ]
+    lines = printed(rows, title="results")
+    assert lines[0] == "results"
+    body = [each for each in lines if each.startswith(("gaussian", "boxcar", "none"))]
+    assert [each.split() for each in body] == [
+        ["gaussian", "50", "0.1235", "[bold]", ":smile:"],
+        ["boxcar", "1600", "1.5000", "-"],
+        ["none", "-", "nan", "-"],
+    ]
+    ends = [each.index(text) + len(text) for each, text in zip(body, ["50", "1600"], strict=False)]
+    assert len(set(ends)) == 1
+
+
+def test_table_wider_than_the_terminal_continues_below(monkeypatch):
+    row = {"method": "learned"} | {f"column{i}": 1.2345678 for i in range(12)}
+    lines = printed([row], 60, monkeypatch, title="wide")
+    assert max(map(len, lines)) <= 60
+    assert "\n".join(lines).count("1.235") == 12
+    assert "wide (continued)" in lines
+
+
+def test_table_without_terminal_is_80_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = {f"column{i}": 1.0 for i in range(12)}
+    assert max(map(len, printed([row]))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([1, 20], ["1", "20"]),
+        ([0.5, 12.25], ["0.5000", "12.2500"]),
+        ([0.0, 123456.7], ["0", "123457"]),
+        ([1e-12, 3.0], ["1.000e-12", "3.000"]),
+        ([1e7, -2e7], ["1.000e+07", "-2.000e+07"]),
+        ([True, "text"], ["True", "text"]),
+        ([jnp.float32(2.0), np.int64(3)], ["2.000", "3"]),
+    ],
+)
+def test_column_text(values, texts):
+    assert tables.column_text(values) == texts
