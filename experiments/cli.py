@@ -1,6 +1,6 @@
 """The command line of all experiments: list them, or run one.
 
-An experiment is one file `experiments/NAME.py` and one row of `EXPERIMENTS`. The file defines a
+An experiment NAME is one file `experiments/NAME.py` (hyphens as underscores) and one row of `EXPERIMENTS`. The file defines a
 frozen dataclass of options, with defaults and a docstring under each field, and `run(options)`.
 It imports jax, pandas and matplotlib inside its functions, so that `--help` answers at once.
 """
@@ -17,7 +17,7 @@ PROGRAM = "python -m experiments"
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row of the table: the module's name, its options class, and what it shows."""
+    """One row of the table: its name (the module's, with hyphens), its options class, its gist."""
 
     name: str
     options: str
@@ -26,7 +26,7 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment(
-        "kernel_regression",
+        "kernel-regression",
         "KernelRegression",
         "Fit a curve by attention: a fixed kernel bandwidth against a learned one.",
     ),
@@ -68,9 +68,10 @@ def listing() -> str:
 def find(name: str) -> Experiment:
     """Return the experiment of that name."""
     by_name = {each.name: each for each in EXPERIMENTS}
-    if name not in by_name:
+    written = name.replace("_", "-")  # the module's name is understood too
+    if written not in by_name:
         raise unknown("experiment", name, by_name)
-    return by_name[name]
+    return by_name[written]
 
 
 def run(experiment: Experiment, argv: Sequence[str]) -> None:
@@ -78,7 +79,7 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     try:
         import tyro
 
-        module = importlib.import_module(f"experiments.{experiment.name}")
+        module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
     except ModuleNotFoundError as error:
         if error.name != "tyro":
             raise

@@ -13,6 +13,8 @@ def print_table(
 ) -> None:
     """Print rows (column name → value) with one line each; numbers align right.
 
+    A column's name may have several lines.
+
     A table wider than the terminal (80 columns where there is none) continues below, its first
     column repeated: no number is ever cut.
     """
@@ -21,7 +23,7 @@ def print_table(
     console = Console(file=file, markup=False, highlight=False, emoji=False)
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = {name: column_text([row.get(name) for row in rows]) for name in names}
-    width = {name: max(map(len, [name, *cells[name]])) + GAP for name in names}
+    width = {name: max(map(len, [*name.split("\n"), *cells[name]])) + GAP for name in names}
     for number, part in enumerate(parts(width, console.width)):
         numeric = {name for name in part if all(is_number(row.get(name)) for row in rows)}
         heading = title if number == 0 else (title and f"{title} (continued)")

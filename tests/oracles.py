@@ -271,8 +271,8 @@ def exact_entmax(scores, alpha, digits):
     """
     with mpmath.workdps(digits):
         power = 1 / (mpmath.mpf(alpha) - 1)
-        scaled = [mpmath.mpf(s) / power for s in scores]
-        low, high = max(scaled) - 1, max(scaled)
+        scaled = [(mpmath.mpf(s) - max(scores)) / power for s in scores]
+        low, high = mpmath.mpf(-1), mpmath.mpf(0)
         for _ in range(int(digits * 3.33) + 2):
             middle = (low + high) / 2
             excess = sum((z - middle) ** power for z in scaled if z > middle) > 1

@@ -68,7 +68,7 @@ def test_every_experiment_has_help(experiment, capsys):
 def test_unknown_experiment(capsys):
     assert cli.main(["kernel-regresion"]) == 2
     error = capsys.readouterr().err
-    assert "unknown experiment 'kernel-regresion'. Did you mean 'kernel_regression'?" in error
+    assert "unknown experiment 'kernel-regresion'. Did you mean 'kernel-regression'?" in error
     assert error.count("\n") == 1
 
 
@@ -111,7 +111,7 @@ def test_listing_and_help_load_nothing_heavy():
     heavy = {"jax", "matplotlib", "pandas", "sklearn", "statsmodels"}
     code = (
         "import sys; from experiments.cli import main\n"
-        "main([]); main(['kernel_regression', '--help']); main(['nothing'])\n"
+        "main([]); main(['kernel-regression', '--help']); main(['nothing'])\n"
         f"sys.exit(bool({heavy!r} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)

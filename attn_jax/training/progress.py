@@ -75,18 +75,20 @@ class Bar(Progress):
             console=console,
         )
         self._task = self._bar.add_task("starting", total=steps, completed=step)
-        self._redrawn = 0.0
+        self._redrawn, self._done = 0.0, step
 
     def __enter__(self) -> "Bar":
         self._bar.start()
         return self
 
     def __exit__(self, *error) -> None:
+        self._bar.update(self._task, completed=self._done)
         self._bar.stop()
 
     def stepped(self, step: int, examples: int | None) -> None:
         """Count one step's examples and move the bar, a few times a second at most."""
         super().stepped(step, examples)
+        self._done = step
         now = time.perf_counter()
         if now - self._redrawn >= SECONDS_BETWEEN_REDRAWS:
             self._redrawn = now

@@ -1,0 +1,126 @@
+"""The pictures of the kernel-regression experiment."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attn_jax import plots
+from experiments.kernel_regression import (
+    ENTMAX,
+    FIXED,
+    LEARNED,
+    SEARCHED,
+    Fitted,
+    Problem,
+)
+
+Fits = Mapping[int, Mapping[str, Fitted]]
+MOST_OUTPUTS = 3  # pictures of fits and data, for data with many outputs
+
+
+def draw(problems: list[Problem], fits: Fits) -> Iterator[tuple[str, Any]]:
+    """Yield (name, figure): fits, weights, training, and error against n where n varies."""
+    problem = problems[0]  # the smallest: its points can be told apart
+    fitted = fits[len(problem.data.x)]
+    yield from fit_figures(problem, fitted)
+    yield "weights", weights(problem, fitted)
+    yield "training", training(fitted)
+    if len(problems) > 1:
+        errors = {
+            name: [
+                float(np.mean((p.test.y - fits[len(p.data.x)][name].predict(p.test.x)) ** 2))
+                for p in problems
+            ]
+            for name in fitted
+            if name != "max pooling"
+        }
+        sizes = [len(p.data.x) for p in problems]
+        yield "error_against_n", plots.error_against_n(sizes, errors, exponent=-0.8)
+
+
+def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tuple[str, Any]]:
+    """Yield one figure for each input and output, the other inputs at their median."""
+    data = problem.data
+    model = fitted[SEARCHED].model
+    for i, x_name in enumerate(data.x_names):
+        grid = np.linspace(data.x[:, i].min(), data.x[:, i].max(), 400)
+        query = np.repeat(np.median(data.x, axis=0)[None], len(grid), axis=0)
+        query[:, i] = grid
+        low, high = (np.asarray(end) for end in model.confidence_band(query, data.x, data.y))
+        for o, y_name in enumerate(data.y_names[:MOST_OUTPUTS]):
+            several = len(data.x_names) > 1 or len(data.y_names) > 1
+            name = f"fits_{x_name}_{y_name}" if several else "fits"
+            others = [each for each in data.x_names if each != x_name]
+            truth = None
+            if problem.test is not None:
+                truth = np.interp(grid, problem.test.x[:, 0], problem.test.y[:, 0])
+                truth[grid > problem.test.x.max()] = np.nan
+            yield (
+                _file_name(name),
+                plots.curve_fit(
+                    data.x[:, i],
+                    data.y[:, o],
+                    grid=grid,
+                    fits={
+                        label: fitted[method].predict(query)[:, o]
+                        for label, method in _labels(fitted).items()
+                    },
+                    truth=truth,
+                    band=(low[:, o], high[:, o]),
+                    x_axis=x_name,
+                    y_axis=y_name,
+                    title=f"{', '.join(others)} at the median" if others else None,
+                ),
+            )
+
+
+def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
+    """Attention weights before and after training: queries × keys, both sorted."""
+    data = problem.data
+    order = np.lexsort(data.x.T[::-1])
+    keys = data.x[order]
+    one = keys.shape[1] == 1
+    queries = keys if problem.test is None else problem.test.x
+    panels = [
+        (f"before training: {FIXED}", fitted[FIXED]),
+        (f"after: {LEARNED}", fitted[LEARNED]),
+        (f"after: {ENTMAX}", fitted[ENTMAX]),
+    ]
+    x_name = data.x_names[0]
+    return plots.attention_heatmaps(
+        [np.asarray(each.model.weights(queries, keys)) for _, each in panels],
+        titles=[title for title, _ in panels],
+        query_labels=queries[:, 0] if one else None,
+        key_labels=keys[:, 0] if one else None,
+        query_axis=f"query: {x_name}" if one else f"query, sorted by {x_name}",
+        key_axis=f"key: {x_name}" if one else f"key, sorted by {x_name}",
+        columns=3,
+    )
+
+
+def training(fitted: Mapping[str, Fitted]) -> Any:
+    """The leave-one-out error while training, and the bandwidth below it."""
+    histories = {name: fitted[name].history for name in (LEARNED, ENTMAX)}
+    steps = [row["step"] for row in histories[LEARNED]]
+    return plots.learning_curve(
+        steps,
+        {name: [row["loss"] for row in rows] for name, rows in histories.items()},
+        beside={name: [row["bandwidth"] for row in rows] for name, rows in histories.items()},
+        beside_axis="bandwidth",
+        loss_axis="leave-one-out error",
+    )
+
+
+def _labels(fitted: Mapping[str, Fitted]) -> dict[str, str]:
+    """Legend entries with the bandwidth where it is one number."""
+    labels = {}
+    for name in (FIXED, LEARNED, ENTMAX):
+        bandwidth = fitted[name].bandwidth
+        known = isinstance(bandwidth, float)
+        labels[f"{name} ({bandwidth:.3g})" if known else name] = name
+    return labels
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
