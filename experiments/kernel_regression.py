@@ -54,10 +54,12 @@ class KernelRegression:
     in each input elsewhere."""
     criterion: Literal["loo", "aicc"] = "loo"
     """What the bandwidth search minimizes: leave-one-out error or corrected AIC."""
-    steps: int = 150
-    """Training steps; each uses all points."""
+    optimizer: Literal["lbfgs", "adam"] = "lbfgs"
+    """The Optax optimizer of bandwidth and α; all points at each step."""
+    steps: int | None = None
+    """Training steps. Default: 30 of lbfgs, 300 of adam."""
     learning_rate: float = 0.1
-    """Adam's learning rate for the logarithm of the bandwidth."""
+    """Adam's, at the start; it falls to 0 along a cosine."""
     max_rows: int = 4000
     """Larger data are thinned to a random sample of this size: time and memory grow with rows²."""
     seed: int = 0
@@ -71,7 +73,7 @@ class KernelRegression:
         if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
             raise UserError(f"--bandwidth must be positive and finite. Got {self.bandwidth}.")
         for flag, number in (("steps", self.steps), ("max-rows", self.max_rows)):
-            if number < 2:
+            if number is not None and number < 2:
                 raise UserError(f"--{flag} must be at least 2. Got {number}.")
         if not 0 < self.learning_rate < float("inf"):
             raise UserError(f"--learning-rate must be positive. Got {self.learning_rate}.")
@@ -230,7 +232,13 @@ def trained(
     model: Any, x: np.ndarray, y: np.ndarray, options: KernelRegression, directory: Path
 ) -> Fitted:
     """Train the model's bandwidth (and alpha) on the leave-one-out error, all points at a time."""
+    import optax
+
     from attn_jax import training
+
+    steps = options.steps or {"lbfgs": 30, "adam": 300}[options.optimizer]
+    rate = optax.cosine_decay_schedule(options.learning_rate, steps)
+    optimizer = optax.lbfgs() if options.optimizer == "lbfgs" else optax.adam(rate)
 
     def loss(model, batch, rng):
         del rng  # nothing is random
@@ -243,8 +251,8 @@ def trained(
         model,
         loss,
         training.Batches({"x": x, "y": y}),
-        steps=options.steps,
-        optimizer=options.learning_rate,
+        steps=steps,
+        optimizer=optimizer,
         restore_best=True,
         directory=directory,
         log_every=1,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from attn_jax import plots
+from experiments import curves
 from experiments.kernel_regression import (
     ENTMAX,
     FIXED,
@@ -27,15 +28,11 @@ def draw(problems: list[Problem], fits: Fits) -> Iterator[tuple[str, Any]]:
     yield "weights", weights(problem, fitted)
     yield "training", training(fitted)
     if len(problems) > 1:
-        errors = {
-            name: [
-                float(np.mean((p.test.y - fits[len(p.data.x)][name].predict(p.test.x)) ** 2))
-                for p in problems
-            ]
-            for name in fitted
-            if name != "max pooling"
-        }
         sizes = [len(p.data.x) for p in problems]
+        errors = {
+            name: [test_error(p, fits[n][name]) for n, p in zip(sizes, problems, strict=True)]
+            for name in (LEARNED, ENTMAX, FIXED, "average pooling", "linear layer")
+        }
         yield "error_against_n", plots.error_against_n(sizes, errors, exponent=-0.8)
 
 
@@ -52,10 +49,7 @@ def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tupl
             several = len(data.x_names) > 1 or len(data.y_names) > 1
             name = f"fits_{x_name}_{y_name}" if several else "fits"
             others = [each for each in data.x_names if each != x_name]
-            truth = None
-            if problem.test is not None:
-                truth = np.interp(grid, problem.test.x[:, 0], problem.test.y[:, 0])
-                truth[grid > problem.test.x.max()] = np.nan
+            truth = None if problem.test is None else curves.textbook_truth(grid)
             yield (
                 _file_name(name),
                 plots.curve_fit(
@@ -75,6 +69,11 @@ def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tupl
             )
 
 
+def test_error(problem: Problem, fitted: Fitted) -> float:
+    """Return the mean squared error against the truth at the test points."""
+    return float(np.mean((problem.test.y - fitted.predict(problem.test.x)) ** 2))
+
+
 def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
     """Attention weights before and after training: queries × keys, both sorted."""
     data = problem.data
@@ -85,7 +84,7 @@ def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
     panels = [
         (f"before training: {FIXED}", fitted[FIXED]),
         (f"after: {LEARNED}", fitted[LEARNED]),
-        (f"after: {ENTMAX}", fitted[ENTMAX]),
+        (f"after: {ENTMAX} ({fitted[ENTMAX].alpha:.3g})", fitted[ENTMAX]),
     ]
     x_name = data.x_names[0]
     return plots.attention_heatmaps(

@@ -45,7 +45,7 @@ def table(cells: Mapping[str, Sequence[str]], numeric: set[str], title: str | No
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
-        padding=(0, GAP, 0, 0),
+        padding=(0, GAP - 1, 0, 0),  # the divider is the other blank
         collapse_padding=True,
     )
     for name in cells:

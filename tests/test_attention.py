@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import attn_jax
 from attn_jax import (
     Alibi,
+    Bias,
     Causal,
     Cosine,
     Dense,
@@ -43,18 +44,33 @@ from tests.tolerance import (
 Q, K, E = SIZES["q"], SIZES["k"], SIZES["e"]
 COTANGENT = np.random.default_rng(17).normal(size=(Q, E))
 each_normalizer = pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
-each_row = pytest.mark.parametrize(("slot", "member"), ROWS, ids=lambda x: str(x))
-each_row_with_floats = pytest.mark.parametrize(
-    ("slot", "member"),
-    [(s, m) for s, m in ROWS if any(a.dtype.kind == "f" for a in m.arrays().values())],
-    ids=lambda x: str(x),
-)
+each_row = pytest.mark.parametrize(("slot", "member"), ROWS, ids=str)
+LEARNED = [(s, m) for s, m in ROWS if any(a.dtype.kind == "f" for a in m.arrays().values())]
+UNMASKED = [(s, m) for s, m in ROWS if s != "mask"]
 
 
-def call(members, query, key, value):
+@jax.jit
+def outputs(arguments, slots):
+    """Compiled once for each kind of slot: tests share shapes."""
+    return attention(*arguments, **slots)
+
+
+@jax.jit
+def outputs_and_gradients(arguments, learned, fixed, cotangent):
+    """The output; of output · cotangent the gradients by (query, key, value) and by the slots."""
+
+    def loss(arguments, learned):
+        output = attention(*arguments, **learned, **fixed)
+        return (output * cotangent).sum(), output
+
+    gradients, output = jax.grad(loss, (0, 1), has_aux=True)(arguments, learned)
+    return output, *gradients
+
+
+def call(members, arguments):
     """The library's output and the oracle's, for {slot: member}."""
-    got = attention(query, key, value, **{s: m.slot() for s, m in members.items()})
-    expected = oracles.attention(query, key, value, **{s: m.oracle() for s, m in members.items()})
+    got = attention(*arguments, **{s: m.slot() for s, m in members.items()})
+    expected = oracles.attention(*arguments, **{s: m.oracle() for s, m in members.items()})
     return got, expected
 
 
@@ -73,19 +89,19 @@ def test_every_member_is_its_oracle(slot, member):
 @each_normalizer
 @pytest.mark.parametrize("score", SCORES, ids=str)
 def test_every_score_with_every_normalizer(score, normalizer):
-    assert_close(*call({"score": score, "normalizer": normalizer}, *inputs()))
+    assert_close(*call({"score": score, "normalizer": normalizer}, inputs()))
 
 
 @each_normalizer
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_every_mask_with_every_normalizer(mask, normalizer):
-    assert_close(*call({"mask": mask, "normalizer": normalizer}, *inputs()))
+    assert_close(*call({"mask": mask, "normalizer": normalizer}, inputs()))
 
 
 @each_normalizer
 @pytest.mark.parametrize("score_mod", SCORE_MODS, ids=str)
 def test_every_score_mod_with_every_normalizer(score_mod, normalizer):
-    assert_close(*call({"score_mod": score_mod, "normalizer": normalizer}, *inputs()))
+    assert_close(*call({"score_mod": score_mod, "normalizer": normalizer}, inputs()))
 
 
 @hypothesis.settings(max_examples=40)
@@ -93,14 +109,14 @@ def test_every_score_mod_with_every_normalizer(score_mod, normalizer):
     st.fixed_dictionaries({slot: st.sampled_from(table) for slot, table in SLOTS.items()})
 )
 def test_any_score_mod_mask_and_normalizer(members):
-    assert_close(*call(members, *inputs()))
+    assert_close(*call(members, inputs()))
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 7), (5, 1)], ids=str)
 @each_normalizer
 def test_one_query_one_key(sizes, normalizer):
     q, k = sizes
-    assert_close(*call({"normalizer": normalizer}, *inputs(SIZES | {"q": q, "k": k})))
+    assert_close(*call({"normalizer": normalizer}, inputs(SIZES | {"q": q, "k": k})))
 
 
 def test_a_cap_comes_before_the_mask():
@@ -132,37 +148,64 @@ def test_auto_and_defaults_are_scaled_dot_softmax():
 # 2. Empty rows and NaN
 
 
-@each_normalizer
-@pytest.mark.parametrize("way", ["mask", "length", "far away", "function", "no keys"])
-def test_empty_row_is_zero_with_zero_gradients(normalizer, way):
+def with_empty_rows():
+    """Row 0 is masked, row 2's scores are -inf, row 4 lies outside the kernel's support."""
     query, key, value = inputs()
-    slots = {}
-    if way == "mask":
-        slots["mask"] = ~Segments(jnp.array([0, 0, 1, 0, 0]), jnp.ones(K, int))
-    elif way == "length":
-        slots["mask"] = Padding(0)
-    elif way == "far away":
-        query, slots["score"] = query.at[2].add(1e3), Kernel(kernels.tricube, 2.0)
-    elif way == "function":
-        slots["score_mod"] = lambda s, i, j: jnp.where(i == 2, -jnp.inf, s)
-    else:
-        key, value = key[:0], value[:0]
+    query = query.at[4].add(1e3)
+    slots = {
+        "score": Kernel(kernels.tricube, 2.6),
+        "score_mod": lambda s, i, j: jnp.where(i == 2, -jnp.inf, s),
+        "mask": ~Segments(jnp.array([0, 1, 1, 1, 1]), jnp.zeros(K, int)),
+    }
+    return (query, key, value), slots, np.array([0, 2, 4])
+
+
+@each_normalizer
+def test_empty_row_is_zero_with_zero_gradients(normalizer):
+    arguments, slots, empty = with_empty_rows()
+    arguments = (*arguments, normalizer.arrays())
 
     def output(query, key, value, arrays):
         return attention(query, key, value, normalizer=normalizer.slot(arrays), **slots)
 
-    arguments = (query, key, value, normalizer.arrays())
+    def of_empty_rows(*arguments):
+        return (output(*arguments)[empty] * COTANGENT[empty] + output(*arguments)[empty] ** 2).sum()
+
+    @jax.jit
+    def everything(arguments):
+        gradient = jax.grad(of_empty_rows, (0, 1, 2, 3))
+        return {
+            "output": output(*arguments),
+            "reverse": gradient(*arguments),
+            "forward": jax.jvp(output, arguments, arguments)[1],
+            "second": jax.jvp(gradient, arguments, arguments)[1],
+            "of all rows": jax.grad(lambda *a: output(*a).sum(), (0, 1, 2, 3))(*arguments),
+        }
+
+    got = everything(arguments)
+    assert_exactly_zero((got["output"][empty], got["forward"][empty]))
+    assert_exactly_zero((got["reverse"], got["second"], got["of all rows"][0][empty]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
+    assert np.abs(got["output"][np.array([1, 3])]).min() > 0
+
+
+@each_normalizer
+def test_zero_length_and_no_keys(normalizer):
+    query, key, value = inputs()
+    learned = {"normalizer": normalizer.slot()}
+    padded = {"mask": Padding(jnp.array(0))}
+    assert_exactly_zero(outputs_and_gradients((query, key, value), learned, padded, COTANGENT))
+    nothing = (query, key[:0], value[:0])
+    assert_exactly_zero(outputs_and_gradients(nothing, learned, {}, COTANGENT))
+
+
+@each_normalizer
+def test_no_nan_inside(normalizer):
+    """Operation by operation: a NaN that a later `where` hides trips jax.debug_nans."""
+    arguments, slots, _ = with_empty_rows()
+    slots["normalizer"] = normalizer.slot()
     with jax.debug_nans(True):
-        row = output(*arguments)[2]
-        gradients = jax.grad(lambda *a: output(*a)[2] @ COTANGENT[2], (0, 1, 2, 3))(*arguments)
-    assert_exactly_zero((row, gradients))
-    assert_exactly_zero(jax.jvp(output, arguments, arguments)[1][2])
-
-    def squared_gradient(query):
-        of_row = jax.grad(lambda q: (output(q, *arguments[1:])[2] ** 2).sum())(query)
-        return (of_row**2).sum()
-
-    assert_exactly_zero(jax.grad(squared_gradient)(query))
+        jax.grad(lambda *a: attention(*a, **slots).sum(), (0, 1, 2))(*arguments)
 
 
 @pytest.mark.parametrize("sink", [None, 0.3])
@@ -186,13 +229,13 @@ def test_logsumexp_of_an_empty_row(sink):
 def test_nan_at_an_allowed_position_shows_in_its_row(normalizer):
     query, key, value = inputs()
     slots = {"normalizer": normalizer.slot(), "mask": Causal()}
-    clean = attention(query, key, value, **slots)
-    got = attention(query, key.at[3].set(jnp.nan), value, **slots)
+    clean = outputs((query, key, value), slots)
+    got = outputs((query, key.at[3].set(jnp.nan), value), slots)
     assert np.isnan(got[3:]).all()
     assert_close(got[:3], clean[:3])
     weights = attention_weights(query, key.at[3].set(jnp.nan), **slots)
     assert_exactly_zero(weights[~np.tri(Q, K, dtype=bool)])
-    in_query = attention(query.at[1].set(jnp.nan), key, value, **slots)
+    in_query = outputs((query.at[1].set(jnp.nan), key, value), slots)
     assert np.isnan(in_query[1]).all()
     assert_close(in_query[2:], clean[2:])
 
@@ -211,102 +254,82 @@ HIDDEN = np.array([1, 4, 5])
 HIDE = Dense(jnp.asarray(np.tile(np.isin(np.arange(K), KEPT), (Q, 1))))
 
 
-def loss_and_gradients(query, key, value, arrays, slot, member, **slots):
-    def loss(query, key, value, arrays):
-        slots[slot] = member.slot(arrays)
-        return (attention(query, key, value, **slots) * COTANGENT).sum()
-
-    return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(query, key, value, arrays)
+def as_oracle(mask):
+    return oracles.Dense(np.asarray(mask.dense(Q, K)))
 
 
-DELETABLE = [
-    (s, m) for s, m in ROWS if s in ("score", "normalizer") or m.name in ("soft_cap", "alibi")
-]
-
-
-@pytest.mark.parametrize(("slot", "member"), DELETABLE, ids=lambda x: str(x))
+@pytest.mark.parametrize(("slot", "member"), UNMASKED, ids=str)
 def test_masked_is_deleted_in_value_and_gradient(slot, member):
+    """The oracle never sees a masked pair; what a hidden key holds does not show in a gradient."""
     query, key, value = inputs()
-    arrays = member.arrays()
-    indices = {"score_mod": lambda s, i, j: s} if slot != "score_mod" else {}
-    if member.name == "alibi":  # distances of the keys that are kept, for the shorter call
-        expected = loss_and_gradients(query, key, value, arrays, slot, member, mask=HIDE)
-    else:
-        expected = loss_and_gradients(
-            query, key[KEPT], value[KEPT], arrays, slot, member, **indices
-        )
-        padded = [
-            jnp.zeros_like(x).at[KEPT].set(g)
-            for x, g in zip((key, value), expected[1][1:3], strict=True)
-        ]
-        expected = expected[0], (expected[1][0], *padded, expected[1][3])
+    slots = {slot: member.slot()}
+    clean = outputs_and_gradients((query, key, value), slots, {"mask": HIDE}, COTANGENT)
+    twins = {slot: member.oracle(), "mask": as_oracle(HIDE)}
+    assert_close(clean[0], oracles.attention(query, key, value, **twins))
     for garbage in (1e30, jnp.inf, jnp.nan):
-        hostile = [x.at[HIDDEN].set(garbage) for x in (key, value)]
-        got = loss_and_gradients(query, *hostile, arrays, slot, member, mask=HIDE)
-        assert_trees_close(got, expected, tolerance=1e-11)
+        hostile = (query, key.at[HIDDEN].set(garbage), value.at[HIDDEN].set(garbage))
+        got = outputs_and_gradients(hostile, slots, {"mask": HIDE}, COTANGENT)
+        assert_trees_close(got, clean)
         assert_exactly_zero((got[1][1][HIDDEN], got[1][2][HIDDEN]))
+
+
+@each_normalizer
+def test_gradients_are_those_without_the_masked_keys(normalizer):
+    query, key, value = inputs()
+    slots = {"normalizer": normalizer.slot()}
+    _, masked, of_slots = outputs_and_gradients(
+        (query, key, value), slots, {"mask": HIDE}, COTANGENT
+    )
+    _, deleted, of_same = outputs_and_gradients(
+        (query, key[KEPT], value[KEPT]), slots, {}, COTANGENT
+    )
+    assert_trees_close((masked[0], masked[1][KEPT], masked[2][KEPT]), deleted)
+    assert_trees_close(of_slots, of_same)
 
 
 @each_normalizer
 def test_masked_scores_never_count_pair_by_pair(normalizer):
     """1e30, inf or NaN in the scores of masked pairs, each key being allowed to some query."""
-    query, key, value = inputs()
     allowed = np.add.outer(np.arange(Q), np.arange(K)) % 3 != 0
-    mask = Dense(jnp.asarray(allowed))
-    arrays = normalizer.arrays()
-    clean = loss_and_gradients(query, key, value, arrays, "normalizer", normalizer, mask=mask)
-    for garbage in (1e30, -1e30, jnp.inf, jnp.nan):
+    learned, mask = {"normalizer": normalizer.slot()}, Dense(jnp.asarray(allowed))
 
-        def hostile(s, i, j, garbage=garbage):
-            return jnp.where((i + j) % 3 == 0, garbage, s)
+    def with_garbage(garbage):
+        bias = Bias(jnp.where(allowed, 0.25, garbage))
+        fixed = {"mask": mask, "score_mod": bias}
+        return outputs_and_gradients(inputs(), learned, fixed, COTANGENT)
 
-        got = loss_and_gradients(
-            query, key, value, arrays, "normalizer", normalizer, mask=mask, score_mod=hostile
-        )
-        assert_trees_close(got, clean)
+    clean = with_garbage(0.0)
+    for garbage in (1e30, -1e30, jnp.inf, -jnp.inf, jnp.nan):
+        assert_trees_close(with_garbage(garbage), clean)
 
 
 @each_normalizer
 def test_enormous_masked_keys_that_others_may_attend_to(normalizer):
-    """A key of 1e30 that only the last query may see leaves the other rows as they are."""
+    """A key and value of 1e30 that only the last query sees leave the other rows as they are."""
     query, key, value = inputs()
-    mask = ~(Padding(3) & ~Padding(2)) | ~Padding(K, query_length=Q - 1)
-    row = jnp.arange(Q)[:, None] < Q - 1
-
-    def loss(query, key, value):
-        output = attention(query, key, value, mask=mask, normalizer=normalizer.slot())
-        return (jnp.where(row, output, 0) * COTANGENT).sum()
-
-    clean = jax.value_and_grad(loss, (0, 1, 2))(query, key, value)
-    hostile = [x.at[2].set(1e30) for x in (key, value)]
-    assert_trees_close(jax.value_and_grad(loss, (0, 1, 2))(query, *hostile), clean)
+    mask = Dense(jnp.ones((Q, K), bool).at[: Q - 1, 2].set(False))
+    learned, cotangent = {"normalizer": normalizer.slot()}, COTANGENT.copy()
+    cotangent[-1] = 0
+    clean = outputs_and_gradients((query, key, value), learned, {"mask": mask}, cotangent)
+    hostile = (query, key.at[2].set(1e30), value.at[2].set(1e30))
+    got = outputs_and_gradients(hostile, learned, {"mask": mask}, cotangent)
+    assert_trees_close(got[1:], clean[1:])
+    assert_close(got[0][:-1], clean[0][:-1])
 
 
-@each_normalizer
-@pytest.mark.parametrize("score", [Dot(), Cosine(), Kernel()], ids=["dot", "cosine", "kernel"])
-@pytest.mark.parametrize("garbage", [1e30, np.inf, np.nan])
-def test_garbage_in_a_query_that_may_attend_to_nothing(normalizer, score, garbage):
+@pytest.mark.parametrize(
+    ("slot", "member"), [row for row in ROWS if row[0] in ("score", "normalizer")], ids=str
+)
+def test_garbage_in_a_query_that_may_attend_to_nothing(slot, member):
     """Zero output and no trace in any gradient, with garbage in the padded keys as well."""
-    query, key, value = inputs()
-    slots = {"score": score, "normalizer": normalizer.slot()}
-
-    def loss(query, key, value, mask=None):
-        output = attention(query, key, value, mask=mask, **slots)
-        return (output * COTANGENT[: len(output)]).sum(), output
-
-    grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
-    (expected, _), gradients = grad(query[:3], key[:4], value[:4])
-    hostile = (
-        query.at[3:].set(garbage),
-        key.at[4:].set(garbage),
-        value.at[4:].set(garbage),
-    )
-    (got, output), got_gradients = grad(*hostile, mask=Padding(4, query_length=3))
-    assert_close(got, expected)
-    assert_exactly_zero(output[3:])
-    for one, other in zip(got_gradients, gradients, strict=True):
-        assert_close(one[: len(other)], other)
-        assert_exactly_zero(one[len(other) :])
+    arguments = inputs()
+    learned, fixed = {slot: member.slot()}, {"mask": Padding(4, query_length=3)}
+    clean = outputs_and_gradients(arguments, learned, fixed, COTANGENT)
+    for garbage in (1e30, np.inf, np.nan):
+        hostile = tuple(x.at[n:].set(garbage) for x, n in zip(arguments, (3, 4, 4), strict=True))
+        got = outputs_and_gradients(hostile, learned, fixed, COTANGENT)
+        assert_trees_close(got, clean)
+        assert_exactly_zero((got[0][3:], got[1][0][3:], got[1][1][4:], got[1][2][4:]))
 
 
 def test_garbage_forward_and_second_order():
@@ -324,7 +347,7 @@ def test_garbage_forward_and_second_order():
 # 5. Precision
 
 
-@each_row
+@pytest.mark.parametrize(("slot", "member"), UNMASKED, ids=str)
 def test_float32(slot, member):
     query, key, value = inputs(dtype="float32")
     arrays = {
@@ -391,7 +414,7 @@ def test_half_precision_gradients(normalizer):
 # 6. Derivatives
 
 
-@each_row_with_floats
+@pytest.mark.parametrize(("slot", "member"), LEARNED, ids=str)
 def test_derivatives_of_every_array_in_every_slot(slot, member):
     def loss(query, key, value, arrays):
         output = attention(query, key, value, mask=Window(4, 3), **{slot: member.slot(arrays)})
@@ -402,7 +425,7 @@ def test_derivatives_of_every_array_in_every_slot(slot, member):
 
 @pytest.mark.parametrize(
     ("score", "normalizer"),
-    list(zip(SCORES[:7], itertools.islice(itertools.cycle(NORMALIZERS[2:]), 7), strict=True)),
+    [(SCORES[n], NORMALIZERS[m]) for n, m in [(5, 3), (6, 4), (17, 1), (4, 7), (2, 5)]],
     ids=str,
 )
 def test_derivatives_of_products(score, normalizer):
@@ -439,7 +462,8 @@ def test_hessian_is_the_finite_difference_of_the_gradient():
     hessian = jax.hessian(loss)(query).reshape(2, 2)
     steps = np.eye(2) * 1e-5
     differences = [
-        (jax.grad(loss)(query + s) - jax.grad(loss)(query - s)).ravel() / 2e-5 for s in steps
+        (jax.grad(loss)(query + s[None]) - jax.grad(loss)(query - s[None])).ravel() / 2e-5
+        for s in steps
     ]
     assert_close(hessian, np.array(differences), tolerance=1e-8)
 
@@ -479,44 +503,36 @@ def test_plain_functions_in_every_slot_and_what_they_close_over():
 
 @each_row
 def test_jit_is_eager_and_traced_slots_raise_no_alarm(slot, member):
-    arguments, arrays = inputs(), member.arrays()
-
-    def output(query, key, value, arrays):
-        return attention(query, key, value, **{slot: member.slot(arrays)})
-
-    eager = output(*arguments, arrays)
-    np.testing.assert_array_equal(output(*arguments, arrays), eager)
-    jitted = jax.jit(output)
-    assert_close(jitted(*arguments, arrays), eager)
-    np.testing.assert_array_equal(jitted(*arguments, arrays), jitted(*arguments, arrays))
-    whole = jax.jit(lambda slots: attention(*arguments, **slots))({slot: member.slot()})
-    assert_close(whole, eager)
+    arguments, slots = inputs(), {slot: member.slot()}
+    eager, jitted = attention(*arguments, **slots), outputs(arguments, slots)
+    assert_close(jitted, eager)
+    np.testing.assert_array_equal(attention(*arguments, **slots), eager)
+    np.testing.assert_array_equal(outputs(arguments, slots), jitted)
 
 
-@each_row
+@pytest.mark.parametrize(
+    ("slot", "member"), [(s, m) for s, m in ROWS if m.draws or s == "normalizer"], ids=str
+)
 def test_vmap_is_a_loop(slot, member):
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *[inputs(seed=n) for n in range(3)])
-    arrays = [{n: jnp.asarray(a) for n, a in member.arrays(seed=n).items()} for n in range(3)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
-
-    def output(query, key, value, arrays):
-        return attention(query, key, value, **{slot: member.slot(arrays)})
-
-    got = jax.vmap(output)(*batch, stacked)
-    for n in range(3):
-        assert_close(got[n], output(*(x[n] for x in batch), arrays[n]))
+    """Over the arguments and over slots with arrays: each example has its own bandwidth, mask…"""
+    examples = [(inputs(seed=n), {slot: member.slot(member.arrays(seed=n))}) for n in range(3)]
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
+    got = jax.vmap(lambda arguments, slots: attention(*arguments, **slots))(*batch)
+    for n, (arguments, slots) in enumerate(examples):
+        assert_close(got[n], outputs(arguments, slots))
 
 
 def test_vmap_over_an_axis_of_one_argument():
     """Heads that share a key (in_axes None), and batch over heads."""
     query, key, value = inputs()
-    queries = jnp.stack([[query, query + 1], [query * 2, -query], [query - 1, query / 2]])
+    queries = jnp.stack([query, query + 1, query * 2, -query, query - 1, query / 2])
+    queries = queries.reshape(3, 2, Q, -1)
     both = jax.vmap(jax.vmap(attention, (0, None, None)), (0, None, None))
     assert_close(both(queries, key, value)[2, 1], attention(query / 2, key, value))
 
 
 @pytest.mark.parametrize(
-    ("slot", "member"), [row for row in ROWS if row[0] in ("score", "normalizer")], ids=str
+    ("slot", "member"), [("normalizer", m) for m in NORMALIZERS] + [("score", SCORES[17])], ids=str
 )
 def test_padding_changes_an_example_by_rounding_at_most(slot, member):
     query, key, value = inputs()
@@ -528,14 +544,6 @@ def test_padding_changes_an_example_by_rounding_at_most(slot, member):
     got = attention(*padded, mask=Padding(K, query_length=Q), **slots)
     assert_close(got[:Q], attention(query, key, value, **slots))
     assert_exactly_zero(got[Q:])
-
-
-@pytest.mark.parametrize("mask", [m for m in MASKS if m.name != "no_mask"], ids=str)
-def test_debug_nans_is_clean(mask):
-    query, key, value = inputs()
-    slots = {"mask": mask.slot(), "score": Kernel(kernels.epanechnikov, 2.0)}
-    with jax.debug_nans(True):
-        jax.grad(lambda *a: attention(*a, **slots).sum(), (0, 1, 2))(query, key, value)
 
 
 # merge
@@ -636,8 +644,8 @@ A = {n: jnp.ones(s) for n, s in {"q": (5, 3), "k": (7, 3), "v": (7, 2)}.items()}
     [
         ((5, 3), (5, 3), (6, 3), r"key and value.*rows.*\(5, 3\).*\(6, 3\)"),
         ((5, 3), (7, 2), (7, 2), r"query.*key.*features.*\D5, 3\D.*\D7, 2\D"),
-        ((2, 5, 3), (2, 7, 3), (2, 7, 2), r"query.*\D2, 5, 3\D.*vmap"),
-        ((4, 2, 5, 3), (4, 2, 7, 3), (4, 2, 7, 2), r"\D4, 2, 5, 3\D.*dot_product_attention"),
+        ((2, 5, 3), (2, 7, 3), (2, 7, 2), r"query.*vmap.*\D2, 5, 3\D"),
+        ((4, 2, 5, 3), (4, 2, 7, 3), (4, 2, 7, 2), r"query.*vmap.*\D4, 2, 5, 3\D"),
         ((5, 3), (2, 7, 3), (7, 2), r"key.*\D2, 7, 3\D"),
         ((5, 3), (7, 3), (2, 7, 2), r"value.*\D2, 7, 2\D"),
         ((5, 3), (7, 3), (7,), r"value.*\D7,?\D"),
@@ -672,13 +680,13 @@ def test_arrays_that_do_not_fit_are_named(function, query, key, value, message):
         ({"mask": lambda i, j: (j - i).astype("float32")}, r"mask.*bool.*float32"),
         ({"mask": lambda i, j: jnp.ones((5, 8), bool)}, r"mask.*\D5, 8\D"),
         ({"score": lambda q, k: q @ k.T @ k}, r"score.*\D5, 7\D.*\D5, 3\D"),
-        ({"score_mod": lambda s, i, j: s[:, :3]}, r"score_mod.*\(5, 7\).*\(5, 3\)"),
+        ({"score_mod": lambda s, i, j: s[:, :3]}, r"score_mod.*\(5, 7\).*\D5, 3\D"),
         (
             {"normalizer": lambda s, where=None, axis=-1: s.sum(axis)},
-            r"normalizer.*\(5, 7\).*\(5,\)",
+            r"normalizer.*\(5, 7\).*\D5,?\D",
         ),
     ],
-    ids=lambda x: str(x)[:50],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
 def test_bad_option_is_named(options, message):
     refused(message, attention, A["q"], A["k"], A["v"], **options)

@@ -98,7 +98,8 @@ def learning_curve(
     Args:
         step: [s].
         losses: Label → loss [s]; NaN leaves a gap.
-        beside: Label → a second quantity [s], in its own panel under the losses.
+        beside: Label → a second quantity [s], in its own panel under the losses. Where its labels
+            are the losses', each line looks like its loss's.
         beside_axis: Name of that panel's vertical axis; "" takes its only label.
         step_axis: Name of the horizontal axis.
         loss_axis: Name of the losses' vertical axis.
@@ -118,9 +119,10 @@ def learning_curve(
         if len(losses) > 1:
             _legend_above(top)
         if beside is not None:
-            _lines(lowest, step, beside, "beside", first_color=len(losses))
+            same = list(beside) == list(losses)
+            _lines(lowest, step, beside, "beside", first_color=0 if same else len(losses))
             _dress(lowest, None, beside_axis or "/".join(beside), None)
-            if len(beside) > 1:
+            if len(beside) > 1 and not same:
                 lowest.legend(loc="best")
         lowest.set_xlabel(step_axis)
         figure.align_ylabels()
@@ -240,18 +242,20 @@ def _dress(ax: Axes, x_axis: str | None, y_axis: str | None, title: str | None) 
 
 
 def _legend_above(ax: Axes) -> None:
-    """Put the legend over the axes, where it hides no data, in rows of three."""
+    """Put the legend over the axes, where it hides no data, in rows of three or two."""
+    labels = ax.get_legend_handles_labels()[1]
+    columns = 3 if max(map(len, labels)) <= 15 else 2
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=3,
+        ncols=columns,
         borderaxespad=0.2,
         handlelength=1.9,
         columnspacing=1.3,
         labelspacing=0.3,
     )
     if ax.get_title():
-        ax.set_title(ax.get_title(), pad=8 + 15 * -(-len(ax.get_legend_handles_labels()[1]) // 3))
+        ax.set_title(ax.get_title(), pad=8 + 15 * -(-len(labels) // columns))
 
 
 def _label_ends(ax: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
