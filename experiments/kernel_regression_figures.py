@@ -80,7 +80,7 @@ def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
     order = np.lexsort(data.x.T[::-1])
     keys = data.x[order]
     one = keys.shape[1] == 1
-    queries = keys if problem.test is None else problem.test.x
+    queries = np.linspace(keys[0], keys[-1], 100) if one else keys
     panels = [
         (f"before training: {FIXED}", fitted[FIXED]),
         (f"after: {LEARNED}", fitted[LEARNED]),
@@ -112,13 +112,13 @@ def training(fitted: Mapping[str, Fitted]) -> Any:
 
 
 def _labels(fitted: Mapping[str, Fitted]) -> dict[str, str]:
-    """Legend entries with the bandwidth where it is one number."""
+    """Legend entry → method, with the bandwidth where it is one number."""
     labels = {}
-    for name in (FIXED, LEARNED, ENTMAX):
+    for name in (FIXED, LEARNED):
         bandwidth = fitted[name].bandwidth
         known = isinstance(bandwidth, float)
-        labels[f"{name} ({bandwidth:.3g})" if known else name] = name
-    return labels
+        labels[f"{name} ({bandwidth:.3g})" if known and bandwidth < 1000 else name] = name
+    return labels | {ENTMAX: ENTMAX}
 
 
 def _file_name(name: str) -> str:

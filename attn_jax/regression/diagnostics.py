@@ -44,12 +44,25 @@ def aicc(
 def r_squared(
     value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]
 ) -> Float[Array, " e"]:
-    """Squared correlation of targets and predictions, per output. (Hayfield & Racine 2008.)"""
-    value, predicted = accumulate(value, predicted)
-    value = value - jnp.mean(value, axis=0, keepdims=True)
-    predicted = predicted - jnp.mean(predicted, axis=0, keepdims=True)
+    """Squared correlation of targets and predictions, per output; 0 where either is constant.
+
+    (Hayfield & Racine 2008, sec. 3.2.)
+
+    >>> y = jnp.array([[1.0], [2.0], [4.0]])
+    >>> r_squared(y, 2 * y).round(6).tolist(), r_squared(y, jnp.full((3, 1), 0.1)).tolist()
+    ([1.0], [0.0])
+    """
+    value, predicted = (_deviations(each) for each in accumulate(value, predicted))
     scale = jnp.sum(value**2, axis=0) * jnp.sum(predicted**2, axis=0)
     return jnp.sum(value * predicted, axis=0) ** 2 / jnp.where(scale == 0, jnp.inf, scale)
+
+
+def _deviations(x: Float[Array, "n e"]) -> Float[Array, "n e"]:
+    """x less its mean; exactly 0 where what is left is the mean's rounding."""
+    rest = x - jnp.mean(x, axis=0, keepdims=True)
+    rounding = 8 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x), axis=0, keepdims=True)
+    constant = jnp.max(jnp.abs(rest), axis=0, keepdims=True) <= rounding
+    return jnp.where(constant, 0.0, rest)
 
 
 def effective_neighbours(weights: Float[ArrayLike, "q k"]) -> Float[Array, " q"]:
