@@ -17,13 +17,17 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# A Debian Python without the python3-venv package makes no pip in a new environment: its own pip fills it then.
+# A Debian Python without its python3-venv package makes no pip in a new environment: its own pip
+# fills it then.
 $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "attn_jax needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.13 $(MAKECMDGOALS)"; exit 1; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
-	  $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	  echo "attn_jax needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
+	       "Name another: make $(MAKECMDGOALS) PYTHON=python3.13"; exit 1; }
+	@echo "setting up $(VENV) (once; some minutes) …"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 clean:

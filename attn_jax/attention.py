@@ -55,8 +55,14 @@ def attention(
     """Attend: the weighted sum of the values for each query.
 
     Args:
-      query: one row per query. key: one row per key. value: one row per key.
-      score, normalizer, score_mod, mask, dropout: the slots; members or plain functions.
+      query: one row per query.
+      key: one row per key.
+      value: one row per key.
+      score: how well each query and key agree; a member of `attn_jax.scores` or a function.
+      normalizer: from scores to weights; a member of `attn_jax.normalizers` or a function.
+      score_mod: what is done to the scores before the mask.
+      mask: True where a query may attend to a key.
+      dropout: a `Dropout`, on the weights.
       implementation: "dense" or "auto"; "auto" is dense, the only one so far.
       block_size: (queries, keys) per block of an implementation that works in blocks; static.
 
@@ -109,9 +115,9 @@ def attention_and_logsumexp(
     Partial results over disjoint keys go together by `merge` (without a sink, or with the sink in
     one of them).
 
-    >>> output, lse = attention_and_logsumexp(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 1)))
-    >>> lse.tolist()
-    [0.0]
+    >>> query, key, value = jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 1))
+    >>> [each.tolist() for each in attention_and_logsumexp(query, key, value)]
+    [[[1.0]], [0.0]]
     """
     require(isinstance(normalizer, Softmax), "normalizer", "be a Softmax", normalizer)
     _choose(implementation, block_size)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 
-def require(condition: bool, argument: str, rule: str, got: Any) -> None:
+def require(condition: bool | np.bool_, argument: str, rule: str, got: Any) -> None:
     """Raise `ValueError("<argument> must <rule>. Got <got>.")` unless the condition holds.
 
     >>> require(False, "rate", "be at least 0 and below 1", 1.5)
@@ -19,7 +19,9 @@ def require(condition: bool, argument: str, rule: str, got: Any) -> None:
     ValueError: rate must be at least 0 and below 1. Got 1.5.
     """
     if not condition:
-        raise ValueError(f"{argument} must {rule}. Got {got if isinstance(got, str) else show(got)}.")
+        raise ValueError(
+            f"{argument} must {rule}. Got {got if isinstance(got, str) else show(got)}."
+        )
 
 
 def show(value: Any) -> str:

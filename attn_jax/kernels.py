@@ -64,12 +64,12 @@ def _inside(t: Float[Array, "..."], log_profile: Profile) -> Float[Array, "..."]
 
 
 def _series(x: Float[Array, "..."], sign: int) -> Float[Array, "..."]:
-    """Σ (sign·x)ⁿ / (2n)!: cosh(√x) for sign 1, cos(√x) for sign -1; exact to rounding on [0, 1]."""
+    """Σₙ₌₁ (sign·x)ⁿ / (2n)!, that is cosh(√x) - 1 or cos(√x) - 1, to rounding on [0, 1]."""
     terms = 10
     total = jnp.zeros_like(x)
     for n in range(terms, 0, -1):
         total = (sign * x / ((2 * n) * (2 * n - 1))) * (1 + total)
-    return total  # without the leading 1: the callers take log1p
+    return total
 
 
 @_radial

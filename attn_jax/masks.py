@@ -63,8 +63,7 @@ def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
     allowed = jnp.asarray(mask(jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]))
     require(allowed.dtype == bool, "mask", "return booleans", allowed)
     fits = allowed.ndim <= 2 and all(
-        got in (1, size)
-        for got, size in zip(allowed.shape[::-1], (keys, queries), strict=False)
+        got in (1, size) for got, size in zip(allowed.shape[::-1], (keys, queries), strict=False)
     )
     require(fits, "mask", f"return shape [q, k] = [{queries}, {keys}]", allowed)
     return jnp.broadcast_to(allowed, (queries, keys))
@@ -252,7 +251,7 @@ class Not(Mask):
 
 
 class _Function(Mask):
-    """A plain function as an operand of `&` and `|`; the arrays that it closes over stay its own."""
+    """A plain function as an operand of `&` and `|`."""
 
     def __init__(self, function: MaskFunction):
         self.function = function

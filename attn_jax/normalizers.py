@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax.checks import require, require_scalar
-from attn_jax.thresholds import entmax_rows, require_alpha
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot
+from attn_jax.thresholds import entmax_rows, require_alpha
 
 Where = Bool[ArrayLike, "..."] | None
 
@@ -208,9 +208,7 @@ def _exponentials(
     scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Any
 ) -> tuple[Float[Array, "... k"], Float[Array, "... 1"], Float[Array, "... 1"]]:
     """exp(scores - top), their sum with the sink's, and top: the row's maximum, finite."""
-    top = jnp.max(
-        jnp.where(allowed, scores, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf
-    )
+    top = jnp.max(jnp.where(allowed, scores, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
     if sink is not None:
         top = jnp.maximum(top, sink)
     # The shift cancels, so it needs no derivative; an empty row has no maximum to shift by.

@@ -110,7 +110,9 @@ def _buckets(buckets: int, exact: int, max_distance: int) -> np.ndarray:
     table = list(range(exact))
     m = 0
     for n in range(exact, max_distance + 1):
-        while m < steps - 1 and n**steps * exact ** (m + 1) >= max_distance ** (m + 1) * exact**steps:
+        while (
+            m < steps - 1 and n**steps * exact ** (m + 1) >= max_distance ** (m + 1) * exact**steps
+        ):
             m += 1
         table.append(exact + m)
     return np.asarray(table, np.int32)

@@ -1,8 +1,9 @@
 """The command line of all experiments: list them, or run one.
 
-An experiment NAME is one file `experiments/NAME.py` (hyphens as underscores) and one row of `EXPERIMENTS`. The file defines a
-frozen dataclass of options, with defaults and a docstring under each field, and `run(options)`.
-It imports jax, pandas and matplotlib inside its functions, so that `--help` answers at once.
+An experiment NAME is one file `experiments/NAME.py` (hyphens as underscores) and one row of
+`EXPERIMENTS`. The file defines a frozen dataclass of options, with defaults and a docstring under
+each field, and `run(options)`. It imports jax, pandas and matplotlib inside its functions, so that
+`--help` answers at once.
 """
 
 import importlib

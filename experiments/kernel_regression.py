@@ -140,9 +140,7 @@ def load(options: KernelRegression) -> list[Problem]:
     textbook = chosen.csv is None and chosen.data == "textbook"
     if textbook and chosen.n is None:
         sizes = (20, 30) if options.smoke else TEXTBOOK_SIZES
-        loaded = [
-            curves.load(dataclasses.replace(chosen, n=n), seed=options.seed) for n in sizes
-        ]
+        loaded = [curves.load(dataclasses.replace(chosen, n=n), seed=options.seed) for n in sizes]
     else:
         loaded = [curves.load(chosen, seed=options.seed)]
     most = min(options.max_rows, 60) if options.smoke else options.max_rows
@@ -163,9 +161,7 @@ def thinned(data: Curve, most: int, seed: int) -> Curve:
         return data
     kept = np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
     note = f"a random sample of {most} of {n} rows (--max-rows)"
-    return dataclasses.replace(
-        data, x=data.x[kept], y=data.y[kept], notes=(*data.notes, note)
-    )
+    return dataclasses.replace(data, x=data.x[kept], y=data.y[kept], notes=(*data.notes, note))
 
 
 def initial_bandwidth(data: Curve, options: KernelRegression, textbook: bool) -> Any:
@@ -221,9 +217,7 @@ def fit_all(problem: Problem, options: KernelRegression, output: Run) -> dict[st
         SEARCHED: _of_model(searched, x, y),
         ENTMAX: train(
             ENTMAX,
-            NadarayaWatson(
-                begin, normalizer=normalizers.Entmax(1.5), learn_alpha=True, **common
-            ),
+            NadarayaWatson(begin, normalizer=normalizers.Entmax(1.5), learn_alpha=True, **common),
         ),
     }
 
@@ -305,7 +299,7 @@ HEADINGS = {
 
 
 def readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table, bandwidths of several inputs in a cell."""
+    """Return a row of metrics.json as a row of the table: several bandwidths in one cell."""
     bandwidth = row["bandwidth"]
     if isinstance(bandwidth, np.ndarray):
         row = {**row, "bandwidth": ", ".join(f"{each:.4g}" for each in bandwidth)}

@@ -84,7 +84,7 @@ def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
     panels = [
         (f"before training: {FIXED}", fitted[FIXED]),
         (f"after: {LEARNED}", fitted[LEARNED]),
-        (f"after: {ENTMAX} ({fitted[ENTMAX].alpha:.3g})", fitted[ENTMAX]),
+        (f"after: entmax, α = {fitted[ENTMAX].alpha:.3g}", fitted[ENTMAX]),
     ]
     x_name = data.x_names[0]
     return plots.attention_heatmaps(

@@ -41,9 +41,7 @@ def aicc(
     return jnp.where(room > 0, jnp.mean(jnp.log(variance)) + penalty, jnp.inf)
 
 
-def r_squared(
-    value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]
-) -> Float[Array, " e"]:
+def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) -> Float[Array, " e"]:
     """Squared correlation of targets and predictions, per output; 0 where either is constant.
 
     (Hayfield & Racine 2008, sec. 3.2.)
@@ -120,5 +118,3 @@ def confidence_band(
 
 
 CRITERIA: dict[str, Callable] = {"loo": leave_one_out_error, "aicc": aicc}
-
-

@@ -41,10 +41,12 @@ def search_bandwidth(
     """Find the bandwidth that minimizes a criterion of the fit, globally.
 
     Args:
-      key, value: the data, at least two rows of which differ.
+      key: the inputs, at least two of which differ.
+      value: the targets.
       criterion: "loo", the leave-one-out error, or "aicc".
-      kernel: the kernel. options: normalizer, outside and degree, as in `kernel_regression`.
+      kernel: a member of `attn_jax.kernels` or a function u ↦ log K(u).
       per_feature: one bandwidth for each feature instead of one for all.
+      **options: normalizer, outside and degree, as in `kernel_regression`.
 
     Raises:
       ValueError: an argument does not fit; the message names it.

@@ -30,9 +30,12 @@ def kernel_regression(
     """Predict at each query from keys (inputs) and values (targets).
 
     Args:
-      query: where to predict. key, value: the data, one row each.
-      score: the kernel and its bandwidth. normalizer: softmax is Nadaraya-Watson; sparsemax and
-        entmax of a Gaussian are compact kernels with a radius that always holds a point.
+      query: where to predict.
+      key: the inputs, one row each.
+      value: the targets, one row each.
+      score: the kernel and its bandwidth.
+      normalizer: softmax is Nadaraya-Watson; sparsemax and entmax of a Gaussian are compact kernels
+        with a radius that always holds a point.
       mask: which keys a query may use.
       outside: the answer for a query that no key supports (compact kernels): the nearest key's
         value (tied ones: their mean), the mean of all allowed values, 0, or NaN.

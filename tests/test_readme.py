@@ -1,0 +1,42 @@
+"""The README's Python runs as printed, top to bottom, and its commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_python_blocks_run_as_printed():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 5
+    names = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["prediction"].shape == (1, 1)
+
+
+def test_pictures_and_links_exist():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(targets) >= 4
+    for target in targets:
+        file = ROOT / target
+        assert file.exists(), target
+        assert file.stat().st_size < 100_000 or file.suffix != ".png", f"{target} is large"
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"python -m experiments ([\w-]+)", README)))
+)
+def test_experiments_exist(command):
+    assert cli.find(command).name == command
