@@ -283,8 +283,7 @@ def table_row(problem: Problem, name: str, fitted: Fitted) -> dict[str, Any]:
         row["r_squared"] = float(np.mean(regression.r_squared(y, fitted.predict(x))))
     neighbours = 1.0
     if fitted.model is not None:
-        weights = fitted.model.weights(where, x)
-        neighbours = float(np.mean(regression.effective_neighbours(weights)))
+        neighbours = float(np.mean(fitted.model.effective_neighbours(where, x)))
     row["effective_neighbours"] = neighbours
     return row
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Num
@@ -70,7 +71,8 @@ class NadarayaWatson(nnx.Module):
         self.kernel = kernel
         self.outside = outside
         self.degree = degree
-        self._normalizer = nnx.data(normalizer)
+        arrays = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(normalizer))
+        self._normalizer = nnx.data(normalizer) if arrays else normalizer
 
     @property
     def bandwidth(self) -> Float[Array, "..."]:
@@ -117,6 +119,22 @@ class NadarayaWatson(nnx.Module):
     ) -> Float[Array, "q k"]:
         """The matrix L with prediction = L value; its trace at the data is the fit's freedom."""
         return regression.smoother(query, key, **self._options())
+
+    def degrees_of_freedom(self, key: Num[ArrayLike, "n d"]) -> Float[Array, ""]:
+        """Trace of the smoother at the data: 1 for the mean, n for interpolation."""
+        return regression.degrees_of_freedom(key, **self._options())
+
+    def effective_neighbours(
+        self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
+    ) -> Float[Array, " q"]:
+        """How many equally weighted keys each query's weights are worth."""
+        return regression.effective_neighbours(self.weights(query, key))
+
+    def entropy(
+        self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
+    ) -> Float[Array, " q"]:
+        """Entropy of each query's weights in nats."""
+        return regression.entropy(self.weights(query, key))
 
     def leave_one_out(
         self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]
