@@ -30,7 +30,7 @@ from attn_jax.checks import require
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
 from attn_jax.precision import accumulate, accumulation_dtype
-from attn_jax.score_mods import ScoreMod, indices
+from attn_jax.score_mods import ScoreMod, indices, whole
 from attn_jax.scores import ScaledDot, Score
 
 IMPLEMENTATIONS = ("auto", "dense")
@@ -234,11 +234,10 @@ def _modify(
     A masked score, and one that is -inf before and after (outside a compact kernel's support), is
     replaced before the mod: 0 · inf in the mod's derivative would reach what the mod closes over.
     """
-    positions = indices(*scores.shape)
     deleted = jnp.zeros(scores.shape, bool) if allowed is None else ~allowed
     infinite = scores == -jnp.inf
-    deleted |= infinite & (jnp.asarray(score_mod(scores, *positions)) == -jnp.inf)
-    modified = jnp.asarray(score_mod(jnp.where(deleted, _INTERIOR, scores), *positions))
+    deleted |= infinite & (whole(score_mod, scores) == -jnp.inf)
+    modified = whole(score_mod, jnp.where(deleted, _INTERIOR, scores))
     require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
     return jnp.where(deleted, -jnp.inf, modified)
 

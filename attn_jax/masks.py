@@ -36,6 +36,10 @@ class Mask:
         """The mask written out."""
         return dense(self, queries, keys)
 
+    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
+        """The mask at every index; what holds an array hands it over instead of indexing it."""
+        return self(*_indices(queries, keys))
+
     def __and__(self, other: MaskFunction) -> "Mask":
         return And(self, _mask(other))
 
@@ -60,7 +64,8 @@ def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
     """
     if hasattr(mask, "check"):
         mask.check(queries, keys)
-    allowed = jnp.asarray(mask(jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]))
+    whole = mask.whole if isinstance(mask, Mask) else lambda q, k: mask(*_indices(q, k))
+    allowed = jnp.asarray(whole(queries, keys))
     require(allowed.dtype == bool, "mask", "return booleans", allowed)
     fits = allowed.ndim <= 2 and all(
         got in (1, size) for got, size in zip(allowed.shape[::-1], (keys, queries), strict=False)
@@ -198,6 +203,10 @@ class Dense(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.array[query_index, key_index]
 
+    def whole(self, queries: int, keys: int) -> Bool[Array, "q k"]:
+        """The array."""
+        return jnp.asarray(self.array)
+
     def check(self, queries: int, keys: int) -> None:
         require(
             self.array.shape == (queries, keys),
@@ -217,6 +226,10 @@ class And(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.left(query_index, key_index) & self.right(query_index, key_index)
 
+    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
+        """Both masks, whole."""
+        return self.left.whole(queries, keys) & self.right.whole(queries, keys)
+
     def check(self, queries: int, keys: int) -> None:
         self.left.check(queries, keys)
         self.right.check(queries, keys)
@@ -232,6 +245,10 @@ class Or(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.left(query_index, key_index) | self.right(query_index, key_index)
 
+    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
+        """Either mask, whole."""
+        return self.left.whole(queries, keys) | self.right.whole(queries, keys)
+
     def check(self, queries: int, keys: int) -> None:
         self.left.check(queries, keys)
         self.right.check(queries, keys)
@@ -245,6 +262,10 @@ class Not(Mask):
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return ~self.mask(query_index, key_index)
+
+    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
+        """The mask, whole, turned around."""
+        return ~self.mask.whole(queries, keys)
 
     def check(self, queries: int, keys: int) -> None:
         self.mask.check(queries, keys)
@@ -263,6 +284,10 @@ class _Function(Mask):
 jax.tree_util.register_pytree_node(
     _Function, lambda self: ((), self.function), lambda function, _: _Function(function)
 )
+
+
+def _indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
+    return jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]
 
 
 def _mask(mask: Any) -> Mask:

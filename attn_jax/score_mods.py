@@ -36,6 +36,10 @@ class Bias:
     ) -> Float[Array, "q k"]:
         return scores + self.bias[query_index, key_index]
 
+    def whole(self, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
+        """All scores at once, without indexing the bias."""
+        return scores + self.bias
+
     def check(self, queries: int, keys: int) -> None:
         require(
             self.bias.shape == (queries, keys),
@@ -173,6 +177,12 @@ class Chain:
             scores = mod(scores, query_index, key_index)
         return scores
 
+    def whole(self, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
+        """All scores at once."""
+        for mod in self.mods:
+            scores = whole(mod, scores)
+        return scores
+
     def check(self, queries: int, keys: int) -> None:
         for mod in self.mods:
             if hasattr(mod, "check"):
@@ -189,6 +199,13 @@ def chain(*mods: ScoreMod) -> Chain:
     for mod in mods:
         require(callable(mod), "mods", "be functions (scores, query_index, key_index)", mod)
     return Chain(tuple(mods))
+
+
+def whole(mod: ScoreMod, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
+    """Apply a mod to all scores; what holds an array of them adds it instead of indexing it."""
+    if hasattr(mod, "whole"):
+        return mod.whole(scores)
+    return jnp.asarray(mod(scores, *indices(*scores.shape)))
 
 
 def indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:

@@ -21,7 +21,7 @@ FLOORS = {
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "streaming attention",
-            "drop_in decoding training metrics plots testing",
+            "drop_in decoding training metrics plots testing regression",
             "nn",
         ]
     )

@@ -8,7 +8,7 @@ import pytest
 from attn_jax import Entmax, Kernel, Softmax, attention, attention_weights, kernels
 from tests import oracles
 from tests.members import KERNELS
-from tests.tolerance import assert_close, assert_exactly_zero
+from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
 
 COMPACT = [row for row in KERNELS if row.compact]
 SMOOTH = [row for row in KERNELS if row.curvature is not None]
@@ -117,7 +117,7 @@ def test_gradient_on_a_data_point_is_finite_and_zero(row):
 
 
 @each_kernel
-@pytest.mark.parametrize("features", [1, 2, 11])
+@pytest.mark.parametrize("features", [1, 3])
 def test_float32_far_from_the_origin(row, features):
     """Neighbours at 1e4 keep their distances: weights and gradient as near the origin."""
     rng = np.random.default_rng(5)
@@ -126,19 +126,21 @@ def test_float32_far_from_the_origin(row, features):
     far = [x + jnp.float32(1e4) for x in near]
     bandwidth = 1.3 * features**0.5
 
-    def weights(query, key):
-        return attention_weights(query, key, score=Kernel(getattr(kernels, row.name), bandwidth))
+    cotangent = jnp.asarray(rng.normal(size=(3, 5)), "float32")
 
+    @jax.jit
+    def weights_and_gradients(query, key):
+        def weights(query, key):
+            score = Kernel(getattr(kernels, row.name), bandwidth)
+            return attention_weights(query, key, score=score)
+
+        got, pull = jax.vjp(weights, query, key)
+        return got, pull(cotangent)
+
+    (got, of_far), (_, of_near) = weights_and_gradients(*far), weights_and_gradients(*near)
     kernel = oracles.Kernel(getattr(oracles.kernels, row.name), bandwidth)
-    expected = oracles.attention_weights(*steps, score=kernel)
-    assert_close(weights(*far), expected, tolerance=1e-5)
-
-    cotangent = jnp.asarray(rng.normal(size=expected.shape), "float32")
-    gradients = [
-        jax.grad(lambda q, k: (weights(q, k) * cotangent).sum(), (0, 1))(*x) for x in (near, far)
-    ]
-    for one, other in zip(*gradients, strict=True):
-        assert_close(one, other, tolerance=1e-5)
+    assert_close(got, oracles.attention_weights(*steps, score=kernel), tolerance=1e-5)
+    assert_trees_close(of_far, of_near, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 2.0, 3.0])
