@@ -10,6 +10,7 @@
 
 from attn_jax import dropout, kernels, masks, normalizers, score_mods, scores
 from attn_jax.attention import attention, attention_and_logsumexp, attention_weights, merge
+from attn_jax.drop_in import dot_product_attention, flax_attention_fn
 from attn_jax.dropout import Dropout
 from attn_jax.masks import Causal, Dense, Padding, Prefix, Segments, Window
 from attn_jax.normalizers import (

@@ -1,0 +1,330 @@
+"""Attention in other libraries' signatures: jax.nn's, and Flax's `attention_fn`.
+
+Layout: query [B, T, N, H], key [B, S, K, H], value [B, S, K, E] for batch B, queries T, keys S, N
+query heads, K key heads, features H and value features E (E ≠ H is fine). Without a batch, the
+leading axis is left out everywhere.
+
+- **Grouped heads** are interleaved: K divides N, and query head n attends with key head
+  n // (N / K). K = 1 is multi-query attention.
+- **bias and mask** broadcast by one rule: their axes align from the right with [B, N, T, S], and
+  each is 1 or that size. So [S] and [B, 1, 1, S] are key biases, [T, S] serves all heads; more axes
+  than the scores have, or other sizes, are refused.
+- **Masks combine**: mask, causal, window and lengths each hold, alone or together.
+- A query that may attend to nothing gets 0, and so do its derivatives.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num
+
+from attn_jax import masks
+from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
+from attn_jax.checks import all_hold, require
+from attn_jax.dropout import Dropout
+from attn_jax.normalizers import Softmax
+from attn_jax.score_mods import Bias, ScoreMod, chain
+from attn_jax.scores import ScaledDot, Score
+
+Window = int | tuple[int | None, int | None]
+
+
+def dot_product_attention(
+    query: Num[ArrayLike, "*B T N H"],
+    key: Num[ArrayLike, "*B S K H"],
+    value: Num[ArrayLike, "*B S K E"],
+    bias: Num[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
+    *,
+    scale: Float[ArrayLike, ""] | int | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Int[ArrayLike, "..."] | None = None,
+    key_value_seq_lengths: Int[ArrayLike, "..."] | None = None,
+    local_window_size: Window | None = None,
+    implementation: str | None = None,
+    return_residual: bool = False,
+) -> Any:
+    """softmax(scale · query keyᵀ + bias, where mask) value: `jax.nn.dot_product_attention`.
+
+    The module's docstring gives the layout, the grouping of heads and the broadcasting rule.
+
+    Args:
+      query: [B, T, N, H] or [T, N, H].
+      key: [B, S, K, H] or [S, K, H].
+      value: [B, S, K, E] or [S, K, E].
+      bias: added to the scores; broadcasts to [B, N, T, S].
+      mask: boolean, True = may attend; broadcasts to [B, N, T, S].
+      scale: 1/√H by default.
+      is_causal: query i sees keys j ≤ i (top-left alignment, also where T ≠ S).
+      query_seq_lengths: how many queries of each example there are [B]; the rest get 0.
+      key_value_seq_lengths: how many keys of each example there are [B].
+      local_window_size: (left, right), i - left ≤ j ≤ i + right; one number is both.
+      implementation: as in `attn_jax.attention`; None is "auto", and so is jax.nn's "xla".
+      return_residual: also return the logsumexp of the scores [B, T, N], which has a gradient.
+
+    Returns:
+      [B, T, N, E] in the value's dtype; with `return_residual`, that and the logsumexp.
+
+    Raises:
+      ValueError: an argument does not fit; the message names it.
+
+    >>> x = jnp.zeros((1, 2, 1, 4))
+    >>> dot_product_attention(x, x, x + 1.0, key_value_seq_lengths=jnp.array([0])).sum().item()
+    0.0
+    """
+    query, key, value = map(jnp.asarray, (query, key, value))
+    lengths = (query_seq_lengths, key_value_seq_lengths)
+    head = functools.partial(
+        attention_and_logsumexp if return_residual else attention,
+        score=ScaledDot(scale),
+        implementation="auto" if implementation in (None, "xla") else implementation,
+    )
+    structure = [masks.Causal()] if is_causal else []
+    if local_window_size is not None:
+        structure.append(masks.Window(*_sides(local_window_size)))
+    return _over_heads(head, query, key, value, bias, mask, lengths, structure)
+
+
+def flax_attention_fn(
+    *,
+    score: Score = ScaledDot(),
+    normalizer: Any = Softmax(),
+    score_mod: ScoreMod | None = None,
+    mask: masks.MaskFunction | None = None,
+    implementation: str = "auto",
+) -> Callable[..., Array]:
+    """Make an `attention_fn` for `flax.nnx.MultiHeadAttention` from slots.
+
+    Its masks (any shape that broadcasts, also of 0 and 1), `is_causal`, grouped heads, dropout
+    (`broadcast_dropout` shares one fate over batch and heads), its cache and `sow_weights` work as
+    in Flax; a query that may attend to nothing gets 0. Args are those of `attn_jax.attention`.
+
+    >>> from flax import nnx
+    >>> layer = nnx.MultiHeadAttention(
+    ...     num_heads=2, in_features=4, decode=False, rngs=nnx.Rngs(0),
+    ...     attention_fn=flax_attention_fn(normalizer=Softmax(sink=0.0)),
+    ... )
+    >>> layer(jnp.ones((3, 5, 4))).shape
+    (3, 5, 4)
+    """
+    slots = {"score": score, "normalizer": normalizer}
+    own_mask, own_mod = mask, score_mod
+
+    def attention_fn(
+        query: Num[Array, "*B T N H"],
+        key: Num[Array, "*B S K H"],
+        value: Num[Array, "*B S K E"],
+        bias: Num[Array, "..."] | None = None,
+        mask: Num[Array, "..."] | Bool[Array, "..."] | None = None,
+        broadcast_dropout: bool = True,
+        dropout_rng: Array | None = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        precision: Any = None,
+        module: Any = None,
+        is_causal: bool = False,
+        **unused: Any,
+    ) -> Array:
+        if dtype is not None:
+            query, key, value = (each.astype(dtype) for each in (query, key, value))
+        batch = query.shape[:-3]
+        flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
+        arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}
+        arrays = {name: _flat_batch(each, batch, name) for name, each in arrays.items()}
+        structure = ([masks.Causal()] if is_causal else []) + ([own_mask] if own_mask else [])
+        rngs = None
+        if dropout_rate > 0 and not deterministic:
+            rngs = dropout_rng
+            if not broadcast_dropout:
+                rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
+        common = {"structure": structure, "score_mod": own_mod}
+
+        def head(query, key, value, **options):
+            return attention(query, key, value, **slots, implementation=implementation, **options)
+
+        def head_weights(query, key, value, **options):
+            return attention_weights(query, key, **slots, **options)
+
+        with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
+            output = _over_heads(
+                head, *flat, **arrays, **common, dropout_rate=dropout_rate, rngs=rngs
+            )
+            if module is not None:
+                weights = _over_heads(head_weights, *flat, **arrays, **common)
+                weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it
+                weights = weights.reshape(*batch, *weights.shape[1:]).astype(query.dtype)
+                _sow(module, weights)
+        return output.reshape(*batch, *output.shape[1:])
+
+    return attention_fn
+
+
+def _sow(module: Any, weights: Array) -> None:
+    from flax import nnx  # only who passes a module has a use for Flax
+
+    module.sow(nnx.Intermediate, "attention_weights", weights)
+
+
+def _over_heads(
+    head: Callable[..., Any],
+    query: Num[Array, "*B T N H"],
+    key: Num[Array, "*B S K H"],
+    value: Num[Array, "*B S K E"],
+    bias: Num[ArrayLike, "..."] | None,
+    mask: Bool[ArrayLike, "..."] | None,
+    lengths: tuple[Any, Any] = (None, None),
+    structure: Sequence[masks.MaskFunction] = (),
+    score_mod: ScoreMod | None = None,
+    dropout_rate: float = 0.0,
+    rngs: Array | None = None,
+) -> Any:
+    """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
+
+    `rngs` is one PRNG key that all heads share, or an array of them [B, N].
+    """
+    _require_layout(query, key, value)
+    batched = query.ndim == 4
+    if not batched:
+        query, key, value = query[None], key[None], value[None]
+    b, t, n, h = query.shape
+    s, k = key.shape[1:3]
+    if bias is not None:
+        bias = jnp.asarray(bias)
+        boolean = bias.dtype == bool
+        require(not boolean, "bias", "hold numbers (mask takes True = may attend)", bias)
+    if mask is not None:
+        mask = jnp.asarray(mask)
+        require(mask.dtype == bool, "mask", "be boolean (bias adds numbers to scores)", mask)
+    arrays = {
+        "bias": _aligned(bias, (b, n, t, s), batched, "bias"),
+        "mask": _aligned(mask, (b, n, t, s), batched, "mask"),
+        "query_length": _lengths(lengths[0], b, batched, "query_seq_lengths"),
+        "key_length": _lengths(lengths[1], b, batched, "key_value_seq_lengths"),
+        "rng": rngs,
+    }
+
+    def one_head(query, key, value, arrays):
+        allowed = list(structure)
+        if arrays["query_length"] is not None or arrays["key_length"] is not None:
+            key_length = s if arrays["key_length"] is None else arrays["key_length"]
+            allowed.append(masks.Padding(key_length, arrays["query_length"]))
+        if arrays["mask"] is not None:
+            allowed.append(masks.Dense(arrays["mask"]))
+        mods = [] if arrays["bias"] is None else [Bias(arrays["bias"])]
+        mods += [] if score_mod is None else [score_mod]
+        slots = {"score_mod": chain(*mods) if mods else None}
+        slots["mask"] = functools.reduce(_both, allowed) if allowed else None
+        if arrays["rng"] is not None:
+            slots["dropout"] = Dropout(dropout_rate, arrays["rng"])
+        return head(query, key, value, **slots)
+
+    # arrays keep the axes that they have for themselves: batch, key head, head in the group
+    own = dict.fromkeys(arrays, (False, False))
+    for name in ("bias", "mask"):
+        if arrays[name] is not None:
+            own[name] = (arrays[name].shape[0] != 1, arrays[name].shape[1] != 1)
+            arrays[name] = _split_heads(arrays[name], own[name], k)
+    for name in ("query_length", "key_length"):
+        own[name] = (arrays[name] is not None, False)
+    if rngs is not None and rngs.shape[:2] == (b, n):
+        own["rng"] = (True, True)
+        arrays["rng"] = rngs.reshape(b, k, n // k, *rngs.shape[2:])
+
+    by_head = {name: 0 if heads else None for name, (_, heads) in own.items()}
+    by_example = {name: 0 if batch else None for name, (batch, _) in own.items()}
+    group = jax.vmap(one_head, in_axes=(1, None, None, by_head), out_axes=1)
+    heads = jax.vmap(group, in_axes=(1, 1, 1, by_head), out_axes=1)
+    examples = jax.vmap(heads, in_axes=(0, 0, 0, by_example))
+    results = examples(query.reshape(b, t, k, n // k, h), key, value, arrays)
+
+    def whole(result):
+        result = result.reshape(b, t, n, *result.shape[4:])
+        return result if batched else result[0]
+
+    return jax.tree.map(whole, results)
+
+
+def _both(one: masks.MaskFunction, other: masks.MaskFunction) -> masks.MaskFunction:
+    return one & other if isinstance(one, masks.Mask) else other & one
+
+
+def _require_layout(query: Array, key: Array, value: Array) -> None:
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        require(
+            array.ndim in (3, 4) and array.ndim == query.ndim,
+            name,
+            "have shape [B, length, heads, features], or all three without the B",
+            shapes,
+        )
+    require(
+        query.shape[:-3] == key.shape[:-3] == value.shape[:-3],
+        "query, key and value",
+        "have the same batch size",
+        shapes,
+    )
+    same = key.shape[-3:-1] == value.shape[-3:-1]
+    require(same, "key and value", "have the same length and heads", shapes)
+    rule = "have the same number of features"
+    require(query.shape[-1] == key.shape[-1], "query and key", rule, shapes)
+    n, k = query.shape[-2], key.shape[-2]
+    require(k > 0 and n % k == 0, "query heads", f"be a multiple of the {k} key heads", shapes)
+
+
+def _aligned(
+    array: Array | None, shape: tuple[int, int, int, int], batched: bool, name: str
+) -> Array | None:
+    """The array as [B or 1, N or 1, T, S], by the module's broadcasting rule."""
+    if array is None:
+        return None
+    most = 4 if batched else 3
+    fits = 1 <= array.ndim <= most and all(
+        got in (1, size) for got, size in zip(array.shape[::-1], shape[::-1], strict=False)
+    )
+    axes = shape if batched else shape[1:]
+    letters = "[B, N, T, S]" if batched else "[N, T, S]"
+    require(fits, name, f"align from the right with {letters} = {list(axes)}", array)
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    return jnp.broadcast_to(array, array.shape[:2] + shape[2:])
+
+
+def _split_heads(array: Array, own: tuple[bool, bool], key_heads: int) -> Array:
+    """[B or 1, N or 1, T, S] as [B, K, G, T, S] without the axes that it shares."""
+    batch, heads = own
+    split = (array.shape[0], key_heads, -1, *array.shape[2:])
+    array = array.reshape(split) if heads else array[:, 0]
+    return array if batch else array[0]
+
+
+def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Array | None:
+    if lengths is None:
+        return None
+    lengths = jnp.asarray(lengths)
+    whole = jnp.issubdtype(lengths.dtype, jnp.integer)
+    fits = lengths.shape == (batch,) or (lengths.shape == () and not batched)
+    rule = f"be integers, one for each of the {batch} examples"
+    require(whole and fits, name, rule, lengths)
+    require(all_hold(lengths, lambda v: v >= 0), name, "not be negative", lengths)
+    return lengths.reshape(batch)
+
+
+def _sides(size: Any) -> tuple[int | None, int | None]:
+    sides = (size, size) if isinstance(size, int) else size
+    proper = isinstance(sides, tuple) and len(sides) == 2
+    require(proper, "local_window_size", "be one number or (left, right)", size)
+    return sides
+
+
+def _flat_batch(array: Array | None, batch: tuple[int, ...], name: str) -> Array | None:
+    """An array that broadcasts to [*batch, N, T, S], with the batch axes made one."""
+    if array is None or array.ndim <= 3 or len(batch) == 1:
+        return array
+    require(array.ndim == len(batch) + 3, name, f"have at most {len(batch) + 3} axes", array)
+    if all(size == 1 for size in array.shape[:-3]):
+        return array.reshape(1, *array.shape[-3:])
+    return jnp.broadcast_to(array, batch + array.shape[-3:]).reshape(-1, *array.shape[-3:])
