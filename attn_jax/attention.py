@@ -20,13 +20,14 @@ implementation. Its contracts:
 No batch, no heads: `jax.vmap` adds them.
 """
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import masks
-from attn_jax.checks import require
+from attn_jax.checks import require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
 from attn_jax.precision import accumulate, accumulation_dtype
@@ -179,7 +180,9 @@ def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Arra
             continue
         real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
         require(real, name, "hold real numbers", array)
-        way_out = " (for batches and heads, jax.vmap this function)" if array.ndim > 2 else ""
+        way_out = ""
+        if array.ndim > 2:
+            way_out = " (for batches and heads: jax.vmap, or attn_jax.dot_product_attention)"
         require(array.ndim == 2, name, f"have two axes, rows and features{way_out}", array)
     require(
         value is None or key.shape[0] == value.shape[0],
@@ -200,12 +203,13 @@ def _scores(
 ) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None, Num[Array, "k e"] | None]:
     """Modified scores, what the mask allows, and the values; deleted ones are replaced."""
     q, k = query.shape[0], key.shape[0]
-    for name, slot, form in (
-        ("score", score, "(query, key) -> scores"),
-        ("score_mod", score_mod, "(scores, query_index, key_index) -> scores"),
-        ("mask", mask, "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"),
-    ):
-        require(slot is None or callable(slot), name, f"be a function {form}", slot)
+    require_function(score, "score", "(query, key) -> scores")
+    if score_mod is not None:
+        form = "(scores, query_index, key_index) -> scores"
+        require_function(score_mod, "score_mod", form)
+    if mask is not None:
+        form = "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"
+        require_function(mask, "mask", form)
     if hasattr(score, "check"):
         score.check(query, key)
     if hasattr(score_mod, "check"):
@@ -236,29 +240,32 @@ def _modify(
     """
     deleted = jnp.zeros(scores.shape, bool) if allowed is None else ~allowed
     infinite = scores == -jnp.inf
-    deleted |= infinite & (whole(score_mod, scores) == -jnp.inf)
-    modified = whole(score_mod, jnp.where(deleted, _INTERIOR, scores))
+    modified = whole(score_mod, scores)
     require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
+    deleted |= infinite & (modified == -jnp.inf)
+    modified = whole(score_mod, jnp.where(deleted, _INTERIOR, scores))
     return jnp.where(deleted, -jnp.inf, modified)
 
 
 def _weigh(
     scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
 ) -> Float[Array, "q k"]:
-    form = "be a function (scores, where=None, axis=-1) -> weights"
-    require(callable(normalizer), "normalizer", form, normalizer)
+    require_function(normalizer, "normalizer", "(scores, where=None, axis=-1) -> weights")
     if allowed is not None:
-        scores = jnp.where(allowed, scores, -jnp.inf)
+        # `where` carries the mask. The scores behind it weigh nothing and are finite, squared too: a
+        # user's normalizer may scale them without inf · 0 in its derivative.
+        low = -math.sqrt(float(jnp.finfo(scores.dtype).max))
+        scores = jnp.where(allowed, scores, low)
     weights = jnp.asarray(normalizer(scores, where=allowed))
     require(weights.shape == scores.shape, "normalizer", f"return shape {scores.shape}", weights)
-    return weights
+    return weights if allowed is None else jnp.where(allowed, weights, 0.0)
 
 
 def _weighted_sum(
     weights: Float[Array, "q k"], value: Num[Array, "k e"], dropout: Dropout | None
 ) -> Float[Array, "q e"]:
     if dropout is not None:
-        require(callable(dropout), "dropout", "be a Dropout", dropout)
+        require_function(dropout, "dropout", "(weights, query_index, key_index) -> weights")
         weights = dropout(weights, *indices(*weights.shape))
     total = jnp.einsum("qk,ke->qe", *accumulate(weights, value))
     return total.astype(_output_dtype(value))

@@ -38,9 +38,11 @@ def show(value: Any) -> str:
 
 
 def concrete(value: Any) -> np.ndarray | None:
-    """The value as a NumPy array, or None where JAX traces it."""
+    """The value as a NumPy array, or None where it is not known (traced) or not a number."""
     if isinstance(value, jax.core.Tracer) or value is None:
         return None
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return None  # a PRNG key has no value that could be shown
     return np.asarray(value)
 
 
@@ -48,6 +50,13 @@ def all_hold(value: Any, rule) -> bool:
     """True where the rule holds for every entry, or where the value is not known yet."""
     known = concrete(value)
     return known is None or bool(np.all(rule(known)))
+
+
+def require_function(value: Any, argument: str, form: str) -> None:
+    """Refuse what cannot be called, and a slot's class where an instance was meant."""
+    name = getattr(value, "__name__", "")
+    got = f"the class {name}; did you mean {name}()?" if isinstance(value, type) else value
+    require(callable(value) and not isinstance(value, type), argument, f"be a function {form}", got)
 
 
 def require_scalar(value: Any, argument: str) -> None:

@@ -296,7 +296,7 @@ def _aligned(
 def _split_heads(array: Array, own: tuple[bool, bool], key_heads: int) -> Array:
     """[B or 1, N or 1, T, S] as [B, K, G, T, S] without the axes that it shares."""
     batch, heads = own
-    split = (array.shape[0], key_heads, -1, *array.shape[2:])
+    split = (array.shape[0], key_heads, array.shape[1] // key_heads, *array.shape[2:])
     array = array.reshape(split) if heads else array[:, 0]
     return array if batch else array[0]
 

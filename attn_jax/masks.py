@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, require, require_function
 from attn_jax.slots import index, slot
 
 Index = Int[Array, "#q #k"]
@@ -159,6 +159,7 @@ class Segments(Mask):
         return self.query_ids[query_index] == self.key_ids[key_index]
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         for name, ids, size in (
             ("query_ids", self.query_ids, queries),
             ("key_ids", self.key_ids, keys),
@@ -208,6 +209,7 @@ class Dense(Mask):
         return jnp.asarray(self.array)
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         require(
             self.array.shape == (queries, keys),
             "array",
@@ -231,6 +233,7 @@ class And(Mask):
         return self.left.whole(queries, keys) & self.right.whole(queries, keys)
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         self.left.check(queries, keys)
         self.right.check(queries, keys)
 
@@ -250,6 +253,7 @@ class Or(Mask):
         return self.left.whole(queries, keys) | self.right.whole(queries, keys)
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         self.left.check(queries, keys)
         self.right.check(queries, keys)
 
@@ -268,6 +272,7 @@ class Not(Mask):
         return ~self.mask.whole(queries, keys)
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         self.mask.check(queries, keys)
 
 
@@ -291,7 +296,7 @@ def _indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 
 
 
 def _mask(mask: Any) -> Mask:
-    require(callable(mask), "mask", "be a mask or a function (query_index, key_index)", mask)
+    require_function(mask, "mask", "(query_index, key_index) -> bool")
     return mask if isinstance(mask, Mask) else _Function(mask)
 
 

@@ -46,7 +46,7 @@ def softmax(
     scores, allowed, axis = _rows(scores, where, axis)
     exponentials, total, _ = _exponentials(scores, allowed, sink)
     weights = exponentials / jnp.where(total == 0, 1.0, total)
-    return jnp.moveaxis(weights, -1, axis)
+    return jnp.moveaxis(jnp.where(allowed, weights, 0.0), -1, axis)
 
 
 def logsumexp(

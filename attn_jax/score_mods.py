@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
-from attn_jax.checks import require, require_positive, require_scalar
+from attn_jax.checks import require, require_function, require_positive, require_scalar
 from attn_jax.slots import slot, static
 
 Index = Int[Array, "#q #k"]
@@ -41,6 +41,7 @@ class Bias:
         return scores + self.bias
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         require(
             self.bias.shape == (queries, keys),
             "bias",
@@ -145,6 +146,9 @@ class Alibi:
 class SoftCap:
     """cap · tanh(scores / cap): scores stay within ±cap. (Gemma 2, 2024; Bello et al. 2017.)
 
+    The cap comes before the mask, so what a mask forbids stays forbidden. But it is the equation's
+    literal order for kernels too: -inf outside a compact support becomes -cap, a small weight.
+
     >>> SoftCap(1.0)(jnp.array([[0.0, 1e30]]), *indices(1, 2)).tolist()
     [[0.0, 1.0]]
     """
@@ -184,6 +188,7 @@ class Chain:
         return scores
 
     def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
         for mod in self.mods:
             if hasattr(mod, "check"):
                 mod.check(queries, keys)
@@ -197,7 +202,7 @@ def chain(*mods: ScoreMod) -> Chain:
     [[0.0, -2.0]]
     """
     for mod in mods:
-        require(callable(mod), "mods", "be functions (scores, query_index, key_index)", mod)
+        require_function(mod, "mods", "(scores, query_index, key_index) -> scores")
     return Chain(tuple(mods))
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Num
 
 from attn_jax import kernels
-from attn_jax.checks import require, require_positive, require_scalar
+from attn_jax.checks import require, require_function, require_positive, require_scalar
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot, static
 
@@ -35,6 +35,7 @@ class Dot:
         return jnp.einsum("qd,kd->qk", query, key)
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         _same_features(query, key)
 
 
@@ -60,6 +61,7 @@ class ScaledDot:
         return jnp.einsum("qd,kd->qk", query * scale, key)
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         _same_features(query, key)
 
 
@@ -83,6 +85,7 @@ class Cosine:
         return self.scale * jnp.einsum("qd,kd->qk", _unit(query), _unit(key))
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         _same_features(query, key)
 
 
@@ -106,6 +109,7 @@ class Bilinear:
         return jnp.einsum("qd,dc,kc->qk", query, weight, key)
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         require(
             self.weight.shape == (query.shape[1], key.shape[1]),
             "weight",
@@ -136,6 +140,7 @@ class Additive:
         return jnp.einsum("qkd,d->qk", jnp.tanh(query[:, None, :] + key[None, :, :]), weight)
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         _same_features(query, key)
         require(
             self.weight.shape == (query.shape[1],),
@@ -162,7 +167,7 @@ class Kernel:
     bandwidth: Float[ArrayLike, ""] | Float[ArrayLike, " d"] | int = 1.0
 
     def __post_init__(self):
-        require(callable(self.kernel), "kernel", "be a function u -> log K(u)", self.kernel)
+        require_function(self.kernel, "kernel", "u -> log K(u)")
         require(
             jnp.ndim(self.bandwidth) <= 1,
             "bandwidth",
@@ -186,6 +191,7 @@ class Kernel:
         return jnp.sum(jnp.square(difference), axis=-1)
 
     def check(self, query: Array, key: Array) -> None:
+        """Raise ValueError where the slot does not fit the arrays."""
         _same_features(query, key)
         shape = jnp.shape(self.bandwidth)
         require(
@@ -203,7 +209,7 @@ def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]
     >>> manhattan(jnp.array([[0.0, 0.0]]), jnp.array([[1.0, 2.0]])).tolist()
     [[-3.0]]
     """
-    require(callable(f), "f", "be a function of one query and one key vector", f)
+    require_function(f, "f", "of one query and one key vector")
     return jax.vmap(jax.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
 
 

@@ -55,6 +55,12 @@ def entmax_rows(scores: Rows, alpha: Any) -> Rows:
     """
     if scores.shape[-1] == 0:
         return scores
+    # A comparison would drop a NaN from the support; it has to show.
+    nan = jnp.isnan(jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.where(nan, jnp.nan, _finite_rows(jnp.where(nan, 0.0, scores), alpha))
+
+
+def _finite_rows(scores: Rows, alpha: Any) -> Rows:
     known = concrete(alpha)
     if known is None:
         alpha = jnp.asarray(alpha, scores.dtype)
@@ -146,7 +152,7 @@ def _linear(scores: Rows, a: Float[Array, ""]) -> Rows:
     z, top = _shifted(scores, a)
 
     def weights_and_slope(v):
-        inside = ~(z <= -v)
+        inside = z > -v
         return jnp.where(inside, z + v, 0.0), jnp.sum(inside, -1, keepdims=True).astype(z.dtype)
 
     return _newton(weights_and_slope, jnp.ones_like(top), z.shape[-1])
@@ -183,7 +189,7 @@ def _from_top(scores: Rows, a: Float[Array, ""]) -> Rows:
 def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
     """α > 2, the smallest supported score as pivot: w = [v^a + a (s - s_p)]^(1/a)."""
     shifted, top = _shifted(scores, a)
-    near = ~(shifted <= -1 / a)  # by differences, which do not round where scores are large
+    near = shifted > -1 / a  # by differences, which do not round where scores are large
     scores = jnp.where(scores == -jnp.inf, top - 1 / a, scores)
     k = scores.shape[-1]
     descending = -jnp.sort(-scores, axis=-1)
@@ -201,7 +207,7 @@ def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
         last, beyond = jnp.where(supported, middle, last), jnp.where(supported, beyond, middle)
     pivot = jnp.take_along_axis(descending, last, axis=-1)
 
-    inside = near & ~(scores < pivot)
+    inside = near & (scores >= pivot)
     above = a * jnp.where(inside, scores - pivot, 0.0)
 
     def weights_and_slope(v):

@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: what is done is kept", file=sys.stderr)
+        return 130
     except SystemExit as stop:  # tyro's, after --help (0) or an option that it refused (2)
         return stop.code if isinstance(stop.code, int) else 2
     return 0

@@ -253,6 +253,7 @@ def trained(
         seed=options.seed,
     )
     if result.stopped == "interrupted":
+        print("interrupted: the same command with --resume goes on here")
         raise KeyboardInterrupt
     return _of_model(result.model, x, y, history=tuple(result.history))
 

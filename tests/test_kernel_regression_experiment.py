@@ -1,0 +1,203 @@
+import csv
+import json
+import signal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from attn_jax import training
+from experiments import cli, kernel_regression_figures
+
+METHODS = (
+    "average pooling",
+    "max pooling",
+    "linear layer",
+    "fixed bandwidth",
+    "learned bandwidth",
+    "searched bandwidth",
+    "entmax, α learned",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_window(monkeypatch):
+    """Pictures go to files: nothing asks for a window."""
+
+    def refuse(*args, **options):
+        raise AssertionError("a picture for the screen")
+
+    for name in ("show", "figure", "subplots"):
+        monkeypatch.setattr(plt, name, refuse)
+
+
+def main(directory, *options):
+    return cli.main(
+        ["kernel-regression", "--smoke", "--output-dir", str(directory), *map(str, options)]
+    )
+
+
+def read(directory, name="default"):
+    """The config, the rows of metrics and the columns of predictions of a run; its pictures."""
+    run = directory / "kernel-regression" / name
+    config = json.loads((run / "config.json").read_text("utf-8"))
+    rows = json.loads((run / "metrics.json").read_text("utf-8"))["rows"]
+    with (run / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        names, *lines = csv.reader(file)
+    columns = dict(zip(names, np.array(lines, float).T, strict=True))
+    pictures = {path.stem: path.read_bytes() for path in (run / "figures").iterdir()}
+    for picture in pictures.values():
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 5000
+    return config, rows, columns, set(pictures)
+
+
+def assert_rows(rows, sizes, error):
+    """The documented keys, one row for each size and method, numbers that make sense."""
+    keys = ["n", "method", "bandwidth", "alpha", "loo_error", error, "effective_neighbours"]
+    assert [(row["n"], row["method"]) for row in rows] == [(n, m) for n in sizes for m in METHODS]
+    for row in rows:
+        assert list(row) == keys
+        assert (row["bandwidth"] is None) == (row["method"] in METHODS[:3])
+        assert (row["alpha"] is None) == (row["method"] != METHODS[-1])
+        assert np.all(np.isfinite([row["loo_error"], row[error]]))
+        assert 1 - 1e-9 <= row["effective_neighbours"] <= row["n"] + 1e-9
+    for n in sizes:
+        loo = {row["method"]: row["loo_error"] for row in rows if row["n"] == n}
+        searched = loo["searched bandwidth"]
+        assert searched <= loo["learned bandwidth"] + 1e-9
+        assert loo["learned bandwidth"] <= loo["fixed bandwidth"]
+
+
+def test_textbook(tmp_path, capsys):
+    assert main(tmp_path) == 0
+    config, rows, columns, pictures = read(tmp_path)
+    assert config["experiment"] == "kernel-regression"
+    assert config["options"]["kernel"] == "gaussian"
+    assert pictures == {"fits", "weights", "training", "error_against_n"}
+    assert_rows(rows, (20, 30), "test_error")
+    assert list(columns) == ["n", "x", "y (truth)", *METHODS, "band low", "band high"]
+    assert len(columns["n"]) == 2 * 50
+    for row in rows:
+        here = columns["n"] == row["n"]
+        error = columns[row["method"]][here] - columns["y (truth)"][here]
+        np.testing.assert_allclose(np.mean(error**2), row["test_error"], rtol=1e-9)
+    assert np.all(columns["band low"] <= columns["searched bandwidth"])
+    assert np.all(columns["searched bandwidth"] <= columns["band high"])
+    printed = capsys.readouterr().out
+    assert all(method in printed for method in METHODS)
+
+
+def test_two_inputs(tmp_path):
+    options = ("--data", "diabetes", "--x", "bmi", "s5", "--kernel", "logistic", "--degree", 1)
+    assert main(tmp_path, *options, "--max-rows", 23) == 0
+    config, rows, columns, pictures = read(tmp_path)
+    assert config["options"]["degree"] == 1
+    assert config["options"]["curve"]["x"] == ["bmi", "s5"]
+    assert pictures == {"fits_bmi_target", "fits_s5_target", "weights", "training"}
+    assert_rows(rows, (23,), "r_squared")
+    assert [np.shape(row["bandwidth"]) for row in rows[3:]] == [(2,)] * 4
+    assert list(columns)[:4] == ["n", "bmi", "s5", "target"]
+    assert len(columns["n"]) == 23
+    for row in rows:
+        error = columns["target"] - columns[row["method"]]
+        np.testing.assert_allclose(np.mean(error**2), row["loo_error"], rtol=1e-9)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A person's file: 29 rows, three of them with a gap in a column that is used."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(0, 5, 29))
+    columns = {"dose": x, "left": np.sin(x), "right": x**2 / 9, "unused": rng.normal(size=29)}
+    cells = {name: [f"{v:.9g}" for v in column] for name, column in columns.items()}
+    cells["dose"][3] = cells["left"][11] = cells["right"][17] = ""
+    cells["unused"][23] = "NA"
+    path = tmp_path / "mine.csv"
+    lines = [",".join(cells), *(",".join(row) for row in zip(*cells.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+def test_own_file_two_outputs_and_an_interruption(tmp_path, table, monkeypatch, capsys):
+    """Rows with gaps are dropped; an interrupted run that goes on ends as if nothing had been."""
+    options = ("--csv", table, "--x", "dose", "--y", "left", "right")
+    assert main(tmp_path, *options, "--name", "whole") == 0
+    assert "3 of 29 rows dropped" in capsys.readouterr().out
+    _, rows, columns, pictures = read(tmp_path, "whole")
+    assert pictures == {"fits_dose_left", "fits_dose_right", "weights", "training"}
+    assert_rows(rows, (26,), "r_squared")
+    outputs = [
+        [output, *(f"{output}: {each}" for each in (*METHODS, "band low", "band high"))]
+        for output in ("left", "right")
+    ]
+    assert list(columns) == ["n", "dose", *outputs[0], *outputs[1]]
+    assert len(columns["dose"]) == 26
+    for row in rows:
+        errors = [columns[o] - columns[f"{o}: {row['method']}"] for o in ("left", "right")]
+        np.testing.assert_allclose(np.mean(np.square(errors)), row["loo_error"], rtol=1e-9)
+
+    # Ctrl-C at the second step of the second training
+    fit, seen = training.fit, []
+
+    def watch(row):
+        seen.append(row["step"])
+        if len(seen) == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", lambda *args, **rest: fit(*args, on_row=watch, **rest))
+        assert main(tmp_path, *options, "--name", "cut") == 130
+    assert seen == [1, 2, 3, 4, 5, 1, 2]
+    run = tmp_path / "kernel-regression" / "cut"
+    assert not (run / "predictions.csv").exists()
+    said = capsys.readouterr()
+    assert "--resume" in said.out
+    assert said.err.count("\n") == 1
+
+    again = ("--name", "cut", "--resume")
+    assert main(tmp_path, *options, *again, "--seed", 3) == 2
+    assert "Changed: ['seed']" in capsys.readouterr().err
+    monkeypatch.setattr(kernel_regression_figures, "draw", lambda problems, fits: ())
+    monkeypatch.setattr(training, "fit", lambda *args, **rest: fit(*args, on_row=watch, **rest))
+    seen.clear()
+    assert main(tmp_path, *options, *again) == 0
+    assert seen == [3, 4, 5]
+    for name in ("metrics.json", "predictions.csv"):
+        whole = tmp_path / "kernel-regression" / "whole" / name
+        assert (run / name).read_text("utf-8") == whole.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bandwidth", "0"], "--bandwidth must be positive and finite. Got 0.0."),
+        (["--bandwidth", "nan"], "--bandwidth must be positive"),
+        (["--steps", "1"], "--steps must be at least 2. Got 1."),
+        (["--max-rows", "1"], "--max-rows must be at least 2. Got 1."),
+        (["--learning-rate", "-1"], "--learning-rate must be positive. Got -1.0."),
+        (["--data", "engle"], "unknown data set 'engle'. Did you mean 'engel'?"),
+        (["--data", "diabetes", "--x", "bmy"], "unknown column 'bmy'. Did you mean 'bmi'?"),
+        (["--csv", "nowhere.csv", "--x", "a", "--y", "b"], "nowhere.csv"),
+        (["--n", "1"], "n must be at least 2. Got 1."),
+        (["--seed", "-1"], "seed must not be negative. Got -1."),
+        (["--name", "a/b"], "--name must be 1 to 100"),
+        (["--resume"], "--resume needs an earlier run."),
+        (["--resume", "--name", "../b"], "--name must be 1 to 100"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_bad_options_are_said_in_one_line(options, message, tmp_path, capsys):
+    assert main(tmp_path, *options) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [["--kernel", "gausian"], ["--degree", "2"], ["--steps", "x"]])
+def test_what_the_parser_refuses(options, tmp_path, capsys):
+    assert main(tmp_path, *options) == 2
+    error = capsys.readouterr().err
+    assert options[0] in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())
