@@ -203,12 +203,12 @@ def _scores(
 ) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None, Num[Array, "k e"] | None]:
     """Modified scores, what the mask allows, and the values; deleted ones are replaced."""
     q, k = query.shape[0], key.shape[0]
-    require_function(score, "score", "(query, key) -> scores")
+    require_function(score, "score", "a function (query, key) -> scores")
     if score_mod is not None:
-        form = "(scores, query_index, key_index) -> scores"
+        form = "a function (scores, query_index, key_index) -> scores"
         require_function(score_mod, "score_mod", form)
     if mask is not None:
-        form = "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"
+        form = "a function (query_index, key_index) -> bool; masks.Dense(array) wraps an array"
         require_function(mask, "mask", form)
     if hasattr(score, "check"):
         score.check(query, key)
@@ -250,10 +250,12 @@ def _modify(
 def _weigh(
     scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
 ) -> Float[Array, "q k"]:
-    require_function(normalizer, "normalizer", "(scores, where=None, axis=-1) -> weights")
+    require_function(
+        normalizer, "normalizer", "a function (scores, where=None, axis=-1) -> weights"
+    )
     if allowed is not None:
-        # `where` carries the mask. The scores behind it weigh nothing and are finite, squared too: a
-        # user's normalizer may scale them without inf · 0 in its derivative.
+        # `where` carries the mask. The scores behind it weigh nothing and are finite, squared too:
+        # a user's normalizer may scale them without inf · 0 in its derivative.
         low = -math.sqrt(float(jnp.finfo(scores.dtype).max))
         scores = jnp.where(allowed, scores, low)
     weights = jnp.asarray(normalizer(scores, where=allowed))
@@ -265,7 +267,7 @@ def _weighted_sum(
     weights: Float[Array, "q k"], value: Num[Array, "k e"], dropout: Dropout | None
 ) -> Float[Array, "q e"]:
     if dropout is not None:
-        require_function(dropout, "dropout", "(weights, query_index, key_index) -> weights")
+        require_function(dropout, "dropout", "a Dropout")
         weights = dropout(weights, *indices(*weights.shape))
     total = jnp.einsum("qk,ke->qe", *accumulate(weights, value))
     return total.astype(_output_dtype(value))

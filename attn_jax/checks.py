@@ -53,10 +53,13 @@ def all_hold(value: Any, rule) -> bool:
 
 
 def require_function(value: Any, argument: str, form: str) -> None:
-    """Refuse what cannot be called, and a slot's class where an instance was meant."""
+    """Refuse what cannot be called, and a slot's class where an instance was meant.
+
+    `form` says what is wanted: "a function (scores) -> weights".
+    """
     name = getattr(value, "__name__", "")
     got = f"the class {name}; did you mean {name}()?" if isinstance(value, type) else value
-    require(callable(value) and not isinstance(value, type), argument, f"be a function {form}", got)
+    require(callable(value) and not isinstance(value, type), argument, f"be {form}", got)
 
 
 def require_scalar(value: Any, argument: str) -> None:

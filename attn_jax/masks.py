@@ -296,7 +296,7 @@ def _indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 
 
 
 def _mask(mask: Any) -> Mask:
-    require_function(mask, "mask", "(query_index, key_index) -> bool")
+    require_function(mask, "mask", "a function (query_index, key_index) -> bool")
     return mask if isinstance(mask, Mask) else _Function(mask)
 
 

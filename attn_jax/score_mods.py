@@ -202,7 +202,7 @@ def chain(*mods: ScoreMod) -> Chain:
     [[0.0, -2.0]]
     """
     for mod in mods:
-        require_function(mod, "mods", "(scores, query_index, key_index) -> scores")
+        require_function(mod, "mods", "a function (scores, query_index, key_index) -> scores")
     return Chain(tuple(mods))
 
 

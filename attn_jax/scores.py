@@ -167,7 +167,7 @@ class Kernel:
     bandwidth: Float[ArrayLike, ""] | Float[ArrayLike, " d"] | int = 1.0
 
     def __post_init__(self):
-        require_function(self.kernel, "kernel", "u -> log K(u)")
+        require_function(self.kernel, "kernel", "a function u -> log K(u)")
         require(
             jnp.ndim(self.bandwidth) <= 1,
             "bandwidth",
@@ -209,7 +209,7 @@ def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]
     >>> manhattan(jnp.array([[0.0, 0.0]]), jnp.array([[1.0, 2.0]])).tolist()
     [[-3.0]]
     """
-    require_function(f, "f", "of one query and one key vector")
+    require_function(f, "f", "a function of one query and one key vector")
     return jax.vmap(jax.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
 
 

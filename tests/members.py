@@ -182,9 +182,7 @@ NORMALIZERS = [
     Member("sparsemax", lambda library: library.Sparsemax()),
     Member("entmax15", lambda library: library.Entmax(1.5)),
     Member("entmax", lambda library, alpha: library.Entmax(alpha), {"alpha": uniform(1.6, 1.8)}),
-    Member(
-        "entmax_steep", lambda library, alpha: library.Entmax(alpha), {"alpha": uniform(2.9, 3.1)}
-    ),
+    Member("entmax_steep", lambda library: library.Entmax(3.0)),
     Member("sigmoid", lambda library: library.Sigmoid()),
     Member("sigmoid_bias", lambda library, bias: library.Sigmoid(bias), {"bias": normal()}),
 ]

@@ -60,8 +60,10 @@ def evaluate(case, **options):
     for name in ("attention", "attention_and_logsumexp"):
         names[name] = functools.partial(getattr(attn_jax, name), **options)
     inputs = {n: parse(v) for n, v in case["input"].items()}
-    inputs = {n: jnp.asarray(v) if isinstance(v, list) else v for n, v in inputs.items()}
-    return eval(case["call"], names | inputs)
+    numbers = {n: v for n, v in inputs.items() if not isinstance(v, list)}
+    arrays = {n: jnp.asarray(v) for n, v in inputs.items() if isinstance(v, list)}
+    call = jax.jit(lambda arrays: eval(case["call"], names | numbers | arrays))
+    return call(arrays)
 
 
 def assert_expected(got, case):

@@ -54,7 +54,9 @@ def test_any_kernel(row):
     assert_close(model(QUERY, KEY, VALUE), expected)
 
 
-@pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
+@pytest.mark.parametrize(
+    "normalizer", NORMALIZERS, ids=lambda each: getattr(each, "__name__", type(each).__name__)
+)
 @pytest.mark.parametrize("bandwidth", [1.3, jnp.array([0.9, 1.7])], ids=["scalar", "per feature"])
 def test_any_normalizer_and_bandwidth(normalizer, bandwidth):
     model = NadarayaWatson(bandwidth, normalizer=normalizer)
