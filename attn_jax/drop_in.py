@@ -20,7 +20,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Int, Num
 
 from attn_jax import masks
 from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
@@ -30,8 +31,6 @@ from attn_jax.normalizers import Softmax
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.scores import ScaledDot, Score
 
-Window = int | tuple[int | None, int | None]
-
 
 def dot_product_attention(
     query: Num[ArrayLike, "*B T N H"],
@@ -40,11 +39,11 @@ def dot_product_attention(
     bias: Num[ArrayLike, "..."] | None = None,
     mask: Bool[ArrayLike, "..."] | None = None,
     *,
-    scale: Float[ArrayLike, ""] | int | None = None,
+    scale: Num[ArrayLike, ""] | None = None,
     is_causal: bool = False,
     query_seq_lengths: Int[ArrayLike, "..."] | None = None,
     key_value_seq_lengths: Int[ArrayLike, "..."] | None = None,
-    local_window_size: Window | None = None,
+    local_window_size: Any = None,
     implementation: str | None = None,
     return_residual: bool = False,
 ) -> Any:
@@ -127,18 +126,22 @@ def flax_attention_fn(
         dtype: Any = None,
         precision: Any = None,
         module: Any = None,
+        promote_dtype: Any = None,
         is_causal: bool = False,
-        **unused: Any,
     ) -> Array:
+        del promote_dtype  # attention accumulates as it should whatever the dtypes
         if dtype is not None:
             query, key, value = (each.astype(dtype) for each in (query, key, value))
-        batch = query.shape[:-3]
+        batch = _require_batch(query, key, value)
         flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
         arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}
         arrays = {name: _flat_batch(each, batch, name) for name, each in arrays.items()}
         structure = ([masks.Causal()] if is_causal else []) + ([own_mask] if own_mask else [])
         rngs = None
-        if dropout_rate > 0 and not deterministic:
+        if dropout_rate != 0 and not deterministic:
+            needs = "be a PRNG key where dropout_rate is not 0 and deterministic is False"
+            require(dropout_rng is not None, "dropout_rng", needs, dropout_rng)
+            Dropout(dropout_rate, dropout_rng)  # refuses an impossible rate
             rngs = dropout_rng
             if not broadcast_dropout:
                 rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
@@ -150,7 +153,7 @@ def flax_attention_fn(
         def head_weights(query, key, value, **options):
             return attention_weights(query, key, **slots, **options)
 
-        with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
+        with _precision(precision):
             output = _over_heads(
                 head, *flat, **arrays, **common, dropout_rate=dropout_rate, rngs=rngs
             )
@@ -197,6 +200,8 @@ def _over_heads(
         bias = jnp.asarray(bias)
         boolean = bias.dtype == bool
         require(not boolean, "bias", "hold numbers (mask takes True = may attend)", bias)
+        real = not jnp.issubdtype(bias.dtype, jnp.complexfloating)
+        require(real, "bias", "hold real numbers", bias)
     if mask is not None:
         mask = jnp.asarray(mask)
         require(mask.dtype == bool, "mask", "be boolean (bias adds numbers to scores)", mask)
@@ -314,17 +319,45 @@ def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Array | None
 
 
 def _sides(size: Any) -> tuple[int | None, int | None]:
-    sides = (size, size) if isinstance(size, int) else size
-    proper = isinstance(sides, tuple) and len(sides) == 2
-    require(proper, "local_window_size", "be one number or (left, right)", size)
-    return sides
+    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    whole = all(side is None or isinstance(side, (int, np.integer)) for side in sides)
+    proper = len(sides) == 2 and whole and size is not None
+    require(proper, "local_window_size", "be one integer or (left, right)", size)
+    return tuple(None if side is None else int(side) for side in sides)
+
+
+def _precision(precision: Any) -> contextlib.AbstractContextManager:
+    """JAX's matmul precision for what happens inside, from what Flax accepts."""
+    if precision is None:
+        return contextlib.nullcontext()
+    if isinstance(precision, (tuple, list)):
+        same = len(set(precision)) == 1
+        require(same, "precision", "be one, or the same for both operands", precision)
+        precision = precision[0]
+    if isinstance(precision, jax.lax.Precision):
+        precision = precision.name.lower()
+    return jax.default_matmul_precision(precision)
+
+
+def _require_batch(query: Array, key: Array, value: Array) -> tuple[int, ...]:
+    """The batch axes, any number of them, that query, key and value have in common."""
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        require(array.ndim >= 3, name, "have shape [*batch, length, heads, features]", shapes)
+    same = query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+    require(same, "query, key and value", "have the same batch axes", shapes)
+    return query.shape[:-3]
 
 
 def _flat_batch(array: Array | None, batch: tuple[int, ...], name: str) -> Array | None:
     """An array that broadcasts to [*batch, N, T, S], with the batch axes made one."""
-    if array is None or array.ndim <= 3 or len(batch) == 1:
+    if array is None or array.ndim <= 3:
         return array
-    require(array.ndim == len(batch) + 3, name, f"have at most {len(batch) + 3} axes", array)
-    if all(size == 1 for size in array.shape[:-3]):
+    own = array.shape[:-3]
+    fits = len(own) <= len(batch) and all(
+        got in (1, size) for got, size in zip(own[::-1], batch[::-1], strict=False)
+    )
+    require(fits, name, f"align from the right with [*batch, N, T, S], batch {batch}", array)
+    if all(size == 1 for size in own):
         return array.reshape(1, *array.shape[-3:])
     return jnp.broadcast_to(array, batch + array.shape[-3:]).reshape(-1, *array.shape[-3:])

@@ -283,7 +283,7 @@ class _Function(Mask):
         self.function = function
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return self.function(query_index, key_index)
+        return jnp.asarray(self.function(query_index, key_index))
 
 
 jax.tree_util.register_pytree_node(

@@ -2,8 +2,8 @@
 
 import os
 
-# Nearly all of the suite's time is compiling programs that run once: LLVM's optimizer stays off, but
-# XLA's own passes on. XLA_FLAGS= make test compiles everything as the experiments do.
+# Nearly all of the suite's time is compiling programs that run once: LLVM's optimizer stays off,
+# XLA's own passes on. `XLA_FLAGS= make test` compiles everything as the experiments do.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import hypothesis

@@ -98,7 +98,7 @@ def attention_operator(
     if stage is None:
         return output, key, value
     if stage < WEIGHTS:
-        slots["normalizer"] = lambda scores, where=None, axis=-1: scores
+        slots |= {"normalizer": lambda scores, where=None, axis=-1: scores, "mask_as_mod": True}
     if stage < BIASED:
         given = dict.fromkeys(given)
         positions = {"is_causal": False, "window": (None, None), "offset": 0}
@@ -143,8 +143,24 @@ def _drop_in(query, key, value, bias, mask, key_lengths, is_causal, window, offs
     return jnp.swapaxes(dot_product_attention(*turned, bias, mask, **options), 1, 2)
 
 
-def _heads(function, *qkv, bias, mask, key_lengths, is_causal, window, offset, cap=0.0, **slots):
-    """`attention` or `attention_weights` of each head of [B, heads, length, features]."""
+def _heads(
+    function,
+    *qkv,
+    bias,
+    mask,
+    key_lengths,
+    is_causal,
+    window,
+    offset,
+    cap=0.0,
+    mask_as_mod=False,
+    **slots,
+):
+    """`attention` or `attention_weights` of each head of [B, heads, length, features].
+
+    A masked weight is 0 whatever the normalizer; `mask_as_mod` makes the mask a score mod, so that
+    masked scores show as -inf.
+    """
     query, key, *_ = qkv
     b, n, t, _ = query.shape
     qkv = [each.repeat(n // each.shape[1], axis=1) for each in qkv]
@@ -166,8 +182,12 @@ def _heads(function, *qkv, bias, mask, key_lengths, is_causal, window, offset, c
         mods = [SoftCap(cap)] if cap else []
         mods += [Bias(arrays["bias"])] if arrays["bias"] is not None else []
         mods += [slots["score_mod"]] if "score_mod" in slots else []
-        fixed = {"mask": functools.reduce(lambda one, other: one & other, allowed)}
-        return function(*qkv, **slots | fixed | {"score_mod": chain(*mods) if mods else None})
+        combined = functools.reduce(lambda one, other: one & other, allowed)
+        if mask_as_mod:
+            mods.append(lambda scores, i, j: jnp.where(combined(i, j), scores, -jnp.inf))
+        own = {"score_mod": chain(*mods) if mods else None}
+        own["mask"] = None if mask_as_mod else combined
+        return function(*qkv, **slots | own)
 
     return jax.vmap(jax.vmap(head))(qkv, arrays)
 

@@ -261,7 +261,7 @@ def test_lengths_alone_delete_keys_and_queries():
     )
     for one in range(B):
         t, s = (each[one] for each in lengths.values())
-        expected = plain(query[one], key[one, :s], value[one, :s])
+        expected, _ = loop(query[one], key[one, :s], value[one, :s])
         assert_close(keys_alone[one], expected)
         assert_close(together[one, :t], expected[:t])
         assert_exactly_zero(together[one, t:])
@@ -274,10 +274,10 @@ def test_window_alone_and_with_a_mask():
     masked = jitted(query, key, value, mask=mask, local_window_size=(1, 0))
     for i in range(T):
         near = [j for j in (i - 1, i) if j >= 0]
-        row = query[:, i : i + 1]
-        assert_close(alone[:, i : i + 1], plain(row, key[:, near], value[:, near]))
-        near = [j for j in near if j != 2]
-        assert_close(masked[:, i : i + 1], plain(row, key[:, near], value[:, near]))
+        for got, seen in ((alone, near), (masked, [j for j in near if j != 2])):
+            row = slice(i, i + 1)
+            expected, _ = loop(query[:, row], key[:, np.array(seen)], value[:, np.array(seen)])
+            assert_close(got[:, row], expected)
 
 
 def test_empty_rows_are_zero_and_have_no_gradient():
@@ -715,10 +715,35 @@ def test_flax_layer_with_slots_sows_their_weights():
     assert np.any(weights == 0)
 
 
-@pytest.mark.usefixtures("without_shape_hook")
-def test_flax_refusals_name_the_argument():
+def test_flax_masks_broadcast_over_several_batch_axes():
     qkv = draw((2, B))
-    with pytest.raises(ValueError, match=r"^mask must "):
-        flax_attention_fn()(*qkv, mask=np.ones((1, 2, B, N, T, S), bool))
-    with pytest.raises(ValueError, match=r"^bias must "):
-        flax_attention_fn()(*qkv, bias=np.ones((T, S + 1)))
+    for shape in [(S,), (T, S), (N, 1, 1), (B, 1, T, S), (2, 1, 1, 1, S), (1, B, N, T, 1)]:
+        mask = coins(*shape)
+        whole = np.broadcast_to(mask, (2, B, N, T, S))
+        got = jax.jit(flax_attention_fn())(*qkv, mask=jnp.asarray(mask))
+        expected = [loop(*(each[i] for each in qkv), mask=whole[i])[0] for i in range(2)]
+        assert_close(got, np.stack(expected))
+
+
+FLAX_REFUSALS = [
+    ("mask", {"mask": X((1, 2, B, N, T, S), bool)}),
+    ("mask", {"mask": X((B + 1, 1, T, S), bool)}),
+    ("mask", {"mask": X((3, B, 1, T, S), bool)}),
+    ("bias", {"bias": X((T, S + 1))}),
+    ("query", {"query": X((N, H)), "key": X((K, H)), "value": X((K, E))}),
+    ("query, key and value", {"key": X((B, 2, S, K, H)), "value": X((B, 2, S, K, E))}),
+    ("dropout_rng", {"dropout_rate": 0.5}),
+    ("dropout_rng", {"dropout_rate": 0.5, "broadcast_dropout": False}),
+    ("(dropout_)?rate", {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)}),
+    ("(dropout_)?rate", {"dropout_rate": -0.5, "dropout_rng": jax.random.key(0)}),
+]
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("name", "wrong"), FLAX_REFUSALS, ids=lambda x: x if type(x) is str else ""
+)
+def test_flax_refusals_name_the_argument(name, wrong):
+    arguments = dict(zip(("query", "key", "value"), draw((2, B)), strict=True))
+    with pytest.raises(ValueError, match=rf"^{name} must .*\. Got "):
+        flax_attention_fn()(**arguments | wrong)

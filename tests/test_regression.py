@@ -339,10 +339,12 @@ def test_degree_1_rows_sum_to_one_however_unequal_the_weights(name, dtype):
     def matrix(bandwidth):
         return smoother(query, key, score=Kernel(kernels.BY_NAME[name], bandwidth), degree=1)
 
-    for bandwidth in jnp.asarray([1.0, 0.3, 0.1, 0.05, 0.03, 0.01], dtype):
+    gradient = jax.jit(jax.grad(lambda bandwidth: jnp.sum(matrix(bandwidth) @ jnp.sin(key))))
+    for bandwidth in jnp.asarray([1.0, 0.3, 0.1, 0.05, 0.03, 0.01, 0.002], dtype):
         hat = np.asarray(matrix(bandwidth), np.float64)
         error = np.abs(hat.sum(1) - 1) / np.abs(hat).sum(1)
         assert error.max() < 64 * jnp.finfo(dtype).eps, (bandwidth, error.max())
+        assert np.isfinite(gradient(bandwidth)), bandwidth
 
 
 def test_degree_1_between_two_keys_is_the_line_through_them():

@@ -1,0 +1,51 @@
+import json
+
+import jax
+import pytest
+
+from experiments import cli, invariants
+
+
+def test_smoke_run(tmp_path, capsys):
+    with jax.numpy_rank_promotion("allow"):  # others' code
+        assert cli.main(["invariants", "--smoke", "--output-dir", str(tmp_path)]) == 0
+    metrics = json.loads((tmp_path / "invariants" / "default" / "metrics.json").read_text())
+    results = metrics["results"]
+    ours = [each for each in results if each["library"] == "attn_jax"]
+    assert {each["kind"] for each in ours} == {"normalizer", "attention"}
+    assert {each["status"] for each in ours} == {"holds"}
+    failed = [each for each in results if each["status"] == "fails"]
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    for each in failed:
+        assert each["input"]
+        assert f"{each['invariant']}: {each['statement']}" in out
+
+
+def test_our_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
+    def broken(kind):
+        def double(*arrays, **mask):
+            return 2 * arrays[-1]
+
+        column = invariants.Implementation("x", "attn_jax", kind, lambda: double, smoke=True)
+        absent = invariants.Implementation("y", "no_such_peer", "y", lambda: double, smoke=True)
+        return lambda: [column, absent]
+
+    monkeypatch.setattr(invariants, "normalizers", broken("normalizer"))
+    monkeypatch.setattr(invariants, "attentions", broken("attention"))
+    assert cli.main(["invariants", "--smoke", "--output-dir", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "attn_jax breaks an invariant: attention, normalizer" in out
+    assert "not installed: no_such_peer (y, y): pip install '.[peers]'" in out
+
+
+def test_bad_options(capsys):
+    assert cli.main(["invariants", "--examples", "0"]) == 2
+    assert "--examples must be at least 1. Got 0." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [invariants.normalizers, invariants.attentions])
+def test_codes_are_short_and_distinct(columns):
+    codes = [each.code for each in columns()]
+    assert len(set(codes)) == len(codes)
+    assert max(map(len, codes)) <= 3
