@@ -31,9 +31,9 @@ def aicc(
     σ² is the mean squared residual, t = tr L. Infinite from t = n - 2 on, where the formula changes
     sign and would reward interpolation. (Hurvich, Simonoff & Tsai 1998.)
     """
-    n = jnp.shape(key)[0]
+    value = _targets(key, value)
+    n = value.shape[0]
     hat = smoother(key, key, **options)
-    (value,) = accumulate(value)
     variance = jnp.mean(jnp.square(value - hat @ value), axis=0)
     trace = jnp.trace(hat)
     room = 1 - (trace + 2) / n
@@ -50,6 +50,12 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
     >>> r_squared(y, 2 * y).round(6).tolist(), r_squared(y, jnp.full((3, 1), 0.1)).tolist()
     ([1.0], [0.0])
     """
+    require(
+        jnp.ndim(value) == 2 and jnp.shape(value) == jnp.shape(predicted),
+        "value and predicted",
+        "have the same shape, rows and outputs",
+        f"value {jnp.shape(value)}, predicted {jnp.shape(predicted)}",
+    )
     value, predicted = (_deviations(each) for each in accumulate(value, predicted))
     scale = jnp.sum(value**2, axis=0) * jnp.sum(predicted**2, axis=0)
     return jnp.sum(value * predicted, axis=0) ** 2 / jnp.where(scale == 0, jnp.inf, scale)
@@ -69,7 +75,7 @@ def effective_neighbours(weights: Float[ArrayLike, "q k"]) -> Float[Array, " q"]
     >>> effective_neighbours(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])).tolist()
     [2.0, 0.0]
     """
-    (weights,) = accumulate(weights)
+    weights = _weights(weights)
     square = jnp.sum(jnp.square(weights), axis=1)
     return jnp.square(jnp.sum(weights, axis=1)) / jnp.where(square == 0, 1.0, square)
 
@@ -80,7 +86,7 @@ def entropy(weights: Float[ArrayLike, "q k"]) -> Float[Array, " q"]:
     >>> entropy(jnp.array([[1.0, 0.0]])).tolist()
     [0.0]
     """
-    (weights,) = accumulate(weights)
+    weights = _weights(weights)
     positive = weights > 0
     logs = jnp.log(jnp.where(positive, weights, 1.0))
     return 0.0 - jnp.sum(jnp.where(weights == 0, 0.0, weights) * logs, axis=1)
@@ -106,8 +112,8 @@ def confidence_band(
     freedom for σ. (Wasserman 2006, eq. 5.86 and 5.103.)
     """
     require(0 < level < 1, "level", "be above 0 and below 1", level)
+    value = _targets(key, value)
     hat, rows = smoother(key, key, **options), smoother(query, key, **options)
-    (value,) = accumulate(value)
     freedom = value.shape[0] - 2 * jnp.trace(hat) + jnp.sum(jnp.square(hat))
     left = freedom > value.shape[0] * 8 * jnp.finfo(hat.dtype).eps
     squares = jnp.sum(jnp.square(value - hat @ value), axis=0, keepdims=True)
@@ -115,6 +121,22 @@ def confidence_band(
     norm = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1, keepdims=True))
     half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance) * norm
     return rows @ value - half, rows @ value + half
+
+
+def _targets(key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, "n e"]:
+    require(jnp.ndim(value) == 2, "value", "have two axes, rows and outputs", value)
+    require(
+        jnp.shape(key)[:1] == jnp.shape(value)[:1],
+        "key and value",
+        "have the same number of rows",
+        f"key {jnp.shape(key)}, value {jnp.shape(value)}",
+    )
+    return accumulate(value)[0]
+
+
+def _weights(weights: Float[ArrayLike, "q k"]) -> Float[Array, "q k"]:
+    require(jnp.ndim(weights) == 2, "weights", "have shape [q, k]", weights)
+    return accumulate(weights)[0]
 
 
 CRITERIA: dict[str, Callable] = {"loo": leave_one_out_error, "aicc": aicc}

@@ -58,6 +58,7 @@ def search_bandwidth(
     key, value = jnp.asarray(key), jnp.asarray(value)
     for name, array in (("key", key), ("value", value)):
         require(array.ndim == 2, name, "have two axes, rows and features", array)
+        require(bool(jnp.isfinite(array).all()), name, "be finite", array)
     spread = np.ptp(np.asarray(key, np.float64), axis=0)
     require(key.shape[0] >= 2 and spread.max() > 0, "key", "hold two rows that differ", key)
     features = key.shape[1]
@@ -100,6 +101,8 @@ def _refine_one(objective: Callable, low: float, high: float, dtype: Any) -> np.
 
     grid = _grid(low, high)
     values = _finite(jax.lax.map(objective, jnp.asarray(grid, dtype)[:, None]))
+    if values.min() == -np.inf:  # a perfect fit, to which AICc prefers nothing: the smoothest one
+        return grid[[np.flatnonzero(values == -np.inf)[-1]]]
     padded = np.concatenate([[np.inf], values, [np.inf]])
     valleys = np.flatnonzero((values <= padded[:-2]) & (values <= padded[2:]))
     best = grid[values.argmin()], values.min()
@@ -125,6 +128,9 @@ def _refine_many(
     spread = qmc.Sobol(features, seed=0).random(64 * 2 ** min(features, 4))
     starts = np.concatenate([equal, qmc.scale(spread, low, high)])
     values = _finite(jax.lax.map(objective, jnp.asarray(starts, dtype)))
+    if values.min() == -np.inf:
+        perfect = starts[values == -np.inf]
+        return perfect[perfect.sum(axis=1).argmax()]
     gradient = jax.jit(jax.value_and_grad(objective))
 
     def with_gradient(free):

@@ -1,5 +1,6 @@
 """Linear smoothers: Nadaraya-Watson and local linear regression, and leaving each point out."""
 
+import math
 from typing import Any, Literal, get_args
 
 import jax
@@ -140,42 +141,55 @@ def _local_line(
 ) -> Float[Array, "q k"]:
     """L_ij = w_ij (1 - m_iᵀ C_i⁺ (u_ij - m_i)): the intercept of weighted least squares.
 
-    u are the offsets key - query in bandwidths, m and C their weighted mean and covariance: both
-    centred, so that nothing cancels when the data lie far away.
+    u are the offsets key - query in bandwidths, m and C their weighted mean and covariance. They
+    are measured from each row's heaviest key, and centred twice: where one key has nearly all the
+    weight, C is tiny and would blow up the rounding of larger offsets.
     """
     (bandwidth,) = accumulate(score.bandwidth)
-    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, None, :]
-    offset = (key[None, :, :] - query[:, None, :]) / bandwidth
+    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
+    origin = key[jnp.argmax(weights, axis=1)]
+    away = (key[None, :, :] - origin[:, None, :]) / bandwidth[None, :, :]
     total = jnp.sum(weights, axis=1, keepdims=True)
     share = weights / jnp.where(total == 0, 1.0, total)
-    mean = jnp.einsum("qk,qkd->qd", share, offset)
-    centred = offset - mean[:, None, :]
+    mean = jnp.einsum("qk,qkd->qd", share, away)
+    centred = away - mean[:, None, :]
+    rest = jnp.einsum("qk,qkd->qd", share, centred)
+    centred = centred - rest[:, None, :]
+    mean = (origin - query) / bandwidth + mean + rest
     covariance = jnp.einsum("qk,qkd,qkc->qdc", share, centred, centred)
-    # what rounding leaves of a covariance that is 0: one supported place
-    rounding = jnp.einsum("qk,qkd->q", share, jnp.square(offset))
-    slope = _least_squares(covariance, mean, rounding)
+    slope = _least_squares(covariance, mean)
     return weights * (1 - jnp.einsum("qd,qkd->qk", slope, centred))
 
 
 @jax.custom_jvp
 def _least_squares(
-    matrix: Float[Array, "q d d"], vector: Float[Array, "q d"], scale: Float[Array, " q"]
+    matrix: Float[Array, "q d d"], vector: Float[Array, "q d"]
 ) -> Float[Array, "q d"]:
-    """The shortest x with matrix x = vector on the matrix's numerical range, per row."""
-    eps = jnp.finfo(matrix.dtype).eps
+    """matrix⁺ vector for each symmetric matrix, on its numerical range."""
+    limits = jnp.finfo(matrix.dtype)
     values, vectors = jnp.linalg.eigh(matrix)
     largest = jnp.max(values, axis=1, keepdims=True)
-    kept = values > 64 * eps * largest + (64 * eps) ** 2 * scale[:, None]
+    # the floor keeps 1 / value, and its square in the derivative, finite
+    kept = values > 64 * limits.eps * largest + math.sqrt(float(limits.tiny)) / float(limits.eps)
     inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
     return jnp.einsum("qdi,qi,qci,qc->qd", vectors, inverse, vectors, vector)
 
 
 @_least_squares.defjvp
 def _least_squares_jvp(primals, tangents):
-    # d(A⁺b) = A⁺(db - dA A⁺b) where the rank does not change; an eigenvector's own derivative
-    # does not exist at a repeated eigenvalue.
-    matrix, vector, scale = primals
-    d_matrix, d_vector, _ = tangents
-    solution = _least_squares(matrix, vector, scale)
-    change = d_vector - jnp.einsum("qdc,qc->qd", d_matrix, solution)
-    return solution, _least_squares(matrix, change, scale)
+    # Golub & Pereyra 1973, eq. 4.12, at constant rank. Through eigh the derivative would not exist
+    # where an eigenvalue is repeated.
+    matrix, vector = primals
+    d_matrix, d_vector = tangents
+
+    def solve(b):
+        return _least_squares(matrix, b)
+
+    def times(a, b):
+        return jnp.einsum("qdc,qc->qd", a, b)
+
+    solution = solve(vector)
+    outside = times(d_matrix, solve(solution))
+    residual = times(d_matrix, vector - times(matrix, solution))
+    change = solve(d_vector - times(d_matrix, solution) + solve(residual))
+    return solution, change + outside - solve(times(matrix, outside))
