@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 def positive(free: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
     """exp(free): a step in `free` is a relative step of the parameter.
 
-    >>> float(positive(free_positive(3.0)).round(5)), float(positive(-1e9)) > 0
+    >>> round(float(positive(free_positive(3.0))), 5), float(positive(-1e9)) > 0
     (3.0, True)
     """
     limits = jnp.finfo(jnp.result_type(free, jnp.float32))
@@ -30,7 +30,7 @@ def free_positive(parameter: ArrayLike) -> Float[Array, "..."]:
 def between(free: Float[ArrayLike, "..."], low: float, high: float) -> Float[Array, "..."]:
     """low + (high - low) sigmoid(free), strictly between the two.
 
-    >>> float(between(free_between(1.5, 1.0, 16.0), 1.0, 16.0).round(5))
+    >>> round(float(between(free_between(1.5, 1.0, 16.0), 1.0, 16.0)), 5)
     1.5
     >>> 1.0 < float(between(-1e9, 1.0, 16.0)) and float(between(1e9, 1.0, 16.0)) < 16.0
     True

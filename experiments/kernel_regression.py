@@ -10,6 +10,7 @@ goes to 0.203, 0.130, 0.126 and its test error falls to 0.0285, 0.0096, 0.0053 a
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,11 +103,12 @@ class Problem:
 
 def run(options: KernelRegression) -> None:
     """Fit every method to every data set; print, write and draw the results."""
+    if options.smoke:  # all of its time is compiling
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        options = dataclasses.replace(options, steps=5)
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    if options.smoke:
-        options = dataclasses.replace(options, steps=5)
     problems = load(options)
     previous = start if not options.resume else _resumed
     output = previous("kernel-regression", options, options.output)

@@ -194,19 +194,12 @@ def jax_attention(change):
     return lambda query, key, value, mask=None: change(ours(query, key, value, mask), key, value)
 
 
-def per_head(query, key, value, mask=None):
-    """[B, N, T, H]: right, but the batch is turned around in the values."""
-    mask = None if mask is None else mask
-    outputs = [
-        [
-            attention(
-                query[b, n], key[b, n], value[::-1][b, n], None if mask is None else mask[b, n]
-            )
-            for n in range(query.shape[1])
-        ]
-        for b in range(query.shape[0])
-    ]
-    return np.array(outputs)
+def per_head(query, key, value):
+    """[B, N, T, H], with the batch of the values turned around."""
+    b, n = query.shape[:2]
+    arrays = (query, key, value[::-1])
+    heads = [attention(*(each[i, j] for each in arrays)) for i in range(b) for j in range(n)]
+    return np.array(heads).reshape(b, n, *heads[0].shape)
 
 
 def attention_callback(query, key, value, mask=None):
