@@ -159,8 +159,8 @@ class Kernel:
     Differences are taken before they are squared, so data far from the origin keep their
     distances.
 
-    >>> Kernel(bandwidth=2.0)(jnp.array([[0.0]]), jnp.array([[0.0], [4.0]])).tolist()
-    [[0.0, -2.0]]
+    >>> Kernel(bandwidth=2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [4.0]])).tolist()
+    [[-0.125, -2.0]]
     """
 
     kernel: Callable = static(kernels.gaussian)

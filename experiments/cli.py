@@ -31,6 +31,11 @@ EXPERIMENTS = (
         "KernelRegression",
         "Fit a curve by attention: a fixed kernel bandwidth against a learned one.",
     ),
+    Experiment(
+        "invariants",
+        "Invariants",
+        "Which implementations of attention, ours and others', obey its invariants.",
+    ),
 )
 
 
