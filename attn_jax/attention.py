@@ -30,8 +30,9 @@ from attn_jax import masks
 from attn_jax.checks import require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
-from attn_jax.precision import accumulate, accumulation_dtype
-from attn_jax.score_mods import ScoreMod, indices, whole
+from attn_jax.positions import indices
+from attn_jax.precision import accumulate, output_dtype
+from attn_jax.score_mods import ScoreMod, whole
 from attn_jax.scores import ScaledDot, Score
 
 IMPLEMENTATIONS = ("auto", "dense")
@@ -65,7 +66,7 @@ def attention(
       mask: True where a query may attend to a key.
       dropout: a `Dropout`, on the weights.
       implementation: "dense" or "auto"; "auto" is dense, the only one so far.
-      block_size: (queries, keys) per block of an implementation that works in blocks; static.
+      block_size: (queries, keys) per block, static; the dense implementation has no blocks.
 
     Raises:
       ValueError: an argument or a slot's field does not fit; the message names it.
@@ -151,7 +152,7 @@ def merge(
     present = (logsumexps != -jnp.inf)[..., None]
     weights = softmax(logsumexps, axis=0)[..., None]
     merged = jnp.sum(weights * jnp.where(present, outputs, 0), axis=0)
-    return merged.astype(_output_dtype(outputs)), logsumexp(logsumexps, axis=0)
+    return merged.astype(output_dtype(outputs)), logsumexp(logsumexps, axis=0)
 
 
 def _choose(implementation: str, block_size: tuple[int, int] | None) -> None:
@@ -270,9 +271,4 @@ def _weighted_sum(
         require_function(dropout, "dropout", "a Dropout")
         weights = dropout(weights, *indices(*weights.shape))
     total = jnp.einsum("qk,ke->qe", *accumulate(weights, value))
-    return total.astype(_output_dtype(value))
-
-
-def _output_dtype(value: Array) -> jnp.dtype:
-    inexact = jnp.issubdtype(value.dtype, jnp.inexact)
-    return value.dtype if inexact else accumulation_dtype(value)
+    return total.astype(output_dtype(value))

@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, Num
 
 from attn_jax import masks
 from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax
 from attn_jax.score_mods import Bias, ScoreMod, chain
@@ -112,6 +112,9 @@ def flax_attention_fn(
     """
     slots = {"score": score, "normalizer": normalizer}
     own_mask, own_mod = mask, score_mod
+    if own_mask is not None:
+        form = "a function (query_index, key_index) -> bool; masks.Dense(array) wraps an array"
+        require_function(own_mask, "mask", form)
 
     def attention_fn(
         query: Num[Array, "*B T N H"],
@@ -136,7 +139,8 @@ def flax_attention_fn(
         flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
         arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}
         arrays = {name: _flat_batch(each, batch, name) for name, each in arrays.items()}
-        structure = ([masks.Causal()] if is_causal else []) + ([own_mask] if own_mask else [])
+        structure = [masks.Causal()] if is_causal else []
+        structure += [] if own_mask is None else [own_mask]
         rngs = None
         if dropout_rate != 0 and not deterministic:
             needs = "be a PRNG key where dropout_rate is not 0 and deterministic is False"
@@ -287,8 +291,7 @@ def _aligned(
     """The array as [B or 1, N or 1, T, S], by the module's broadcasting rule."""
     if array is None:
         return None
-    most = 4 if batched else 3
-    fits = 1 <= array.ndim <= most and all(
+    fits = 1 <= array.ndim <= 4 and all(
         got in (1, size) for got, size in zip(array.shape[::-1], shape[::-1], strict=False)
     )
     axes = shape if batched else shape[1:]

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
 from attn_jax.checks import all_hold, require, require_function
+from attn_jax.positions import Index, indices
 from attn_jax.slots import index, slot
 
-Index = Int[Array, "#q #k"]
 MaskFunction = Callable[[Index, Index], Bool[Array, "#q #k"]]
 
 
@@ -38,7 +38,7 @@ class Mask:
 
     def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
         """The mask at every index; what holds an array hands it over instead of indexing it."""
-        return self(*_indices(queries, keys))
+        return self(*indices(queries, keys))
 
     def __and__(self, other: MaskFunction) -> "Mask":
         return And(self, _mask(other))
@@ -64,7 +64,7 @@ def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
     """
     if hasattr(mask, "check"):
         mask.check(queries, keys)
-    whole = mask.whole if isinstance(mask, Mask) else lambda q, k: mask(*_indices(q, k))
+    whole = mask.whole if isinstance(mask, Mask) else lambda q, k: mask(*indices(q, k))
     allowed = jnp.asarray(whole(queries, keys))
     require(allowed.dtype == bool, "mask", "return booleans", allowed)
     fits = allowed.ndim <= 2 and all(
@@ -289,10 +289,6 @@ class _Function(Mask):
 jax.tree_util.register_pytree_node(
     _Function, lambda self: ((), self.function), lambda function, _: _Function(function)
 )
-
-
-def _indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
-    return jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]
 
 
 def _mask(mask: Any) -> Mask:

@@ -5,7 +5,7 @@
 - a score that is not allowed never enters the arithmetic: its weight and its derivative are 0;
 - a row with nothing allowed has weights 0 and derivatives 0, and never NaN;
 - a NaN at an allowed position shows: the row's allowed weights are NaN (for `sigmoid`, which has no
-  sum over the row, that one weight);
+  sum over the row, that one weight); so does +inf, whose share ∞ - ∞ is not defined;
 - half-precision scores are normalized, and returned, in float32; float64 stays float64.
 
 All are w = g(scores - τ) with a threshold τ for each row:

@@ -13,6 +13,12 @@ def accumulation_dtype(*arrays: ArrayLike) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
+def output_dtype(value: ArrayLike) -> jnp.dtype:
+    """The value's own dtype, or the accumulation dtype of an integer one."""
+    dtype = jnp.result_type(value)
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else accumulation_dtype(value)
+
+
 def accumulate(*arrays: ArrayLike) -> tuple[Array, ...]:
     """The arrays in their common accumulation dtype."""
     dtype = accumulation_dtype(*arrays)

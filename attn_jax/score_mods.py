@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import require, require_function, require_positive, require_scalar
+from attn_jax.positions import Index, indices
 from attn_jax.slots import slot, static
 
-Index = Int[Array, "#q #k"]
 ScoreMod = Callable[[Float[Array, "q k"], Index, Index], Float[Array, "q k"]]
 
 
@@ -211,8 +211,3 @@ def whole(mod: ScoreMod, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
     if hasattr(mod, "whole"):
         return mod.whole(scores)
     return jnp.asarray(mod(scores, *indices(*scores.shape)))
-
-
-def indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
-    """The query_index [q, 1] and key_index [1, k] that mods and masks are called with."""
-    return jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]

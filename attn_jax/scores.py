@@ -186,9 +186,14 @@ class Kernel:
     ) -> Float[Array, "q k"]:
         """‖(query - key) / bandwidth‖² of every pair."""
         query, key, bandwidth = accumulate(query, key, self.bandwidth)
-        bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])
-        difference = (query[:, None, :] - key[None, :, :]) / bandwidth[None, None, :]
-        return jnp.sum(jnp.square(difference), axis=-1)
+        bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, None, :]
+        difference = query[:, None, :] - key[None, :, :]
+        # Beyond this the square overflows: such a pair is infinitely far, and must not put ∞ · 0
+        # into the derivative of a score that a mask deletes.
+        limit = math.sqrt(float(jnp.finfo(difference.dtype).max)) / 4
+        far = jnp.abs(difference) > limit * bandwidth
+        near = jnp.sum(jnp.square(jnp.where(far, 0.0, difference) / bandwidth), axis=-1)
+        return jnp.where(jnp.any(far, axis=-1), jnp.inf, near)
 
     def check(self, query: Array, key: Array) -> None:
         """Raise ValueError where the slot does not fit the arrays."""
@@ -218,7 +223,11 @@ def _unit(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     # Dividing by a constant first does not change the direction, so its derivative is not needed.
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=1, keepdims=True, initial=0.0))
     zero = largest == 0
-    x = jnp.where(zero, 0.0, x / jnp.where(zero, 1.0, largest))
+    _, exponent = jnp.frexp(jnp.where(zero, 1.0, largest))
+    halves = (exponent // 2, exponent - exponent // 2)  # 1 / largest itself may be flushed to 0
+    for half in halves:
+        x = x * jnp.ldexp(jnp.ones_like(largest), -half)
+    x = jnp.where(zero, 0.0, x)
     square = jnp.sum(jnp.square(x), axis=1, keepdims=True)
     return x / jnp.sqrt(jnp.where(zero, 1.0, square))
 

@@ -9,6 +9,7 @@ entmax's alpha because they are leaves. Three kinds of fields:
 | function, flag | `kernel: Callable = static(gaussian)` | static: part of the structure |
 | position or length | `offset: int = index(0)` | a Python int is static, an array is a leaf |
 
+Slots compare equal by their fields, so those that hold arrays neither compare nor hash.
 A static position lets an implementation skip what a mask empties; a traced one serves decoding.
 """
 

@@ -17,8 +17,9 @@ rounding: `_most_steps` bounds the steps for every input, and three to eight are
 this is Michelot's (1986) finite algorithm.
 
 The derivative is implicit (Correia, Niculae & Martins 2019, prop. 1): with g_j = w_j^(2-α) on the
-support, ẇ_j = g_j (ṡ_j - Σ g ṡ / Σ g) + α̇ (c_j - g_j Σ c / Σ g), and c_j written without the
-cancellation that the paper's form has as α → 1.
+support, ẇ_j = g_j (u_j - Σ g u / Σ g), where u_j = ṡ_j + α̇ r_j and r_j = -log²w_j χ(-a log w_j),
+χ(x) = (1 - (1 + x) e⁻ˣ) / x²: alpha moves the weights as scores that move by r would. The paper's
+form of α's derivative cancels as α → 1; this one does not.
 """
 
 import functools
@@ -55,8 +56,9 @@ def entmax_rows(scores: Rows, alpha: Any) -> Rows:
     """
     if scores.shape[-1] == 0:
         return scores
-    # A comparison would drop a NaN from the support; it has to show.
-    nan = jnp.isnan(jnp.max(scores, axis=-1, keepdims=True))
+    # A comparison would drop a NaN from the support; it has to show, and so has ∞, as ∞ - ∞ does.
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    nan = jnp.isnan(top) | (top == jnp.inf)
     return jnp.where(nan, jnp.nan, _finite_rows(jnp.where(nan, 0.0, scores), alpha))
 
 
@@ -85,34 +87,39 @@ def _deformed_jvp(solve, primals, tangents):
     weights = _deformed(solve, scores, a)
     support = weights > 0
     log_weights = jnp.log(jnp.where(support, weights, 1.0))
-    # g = w^(1-a); for α > 2 the smallest weights have the largest g, which must stay finite
+    # alpha's tangent is that of scores which move by r: its own, less what the threshold takes back
+    r = -jnp.square(log_weights) * _chi(-a * log_weights)
+    moved = jnp.where(support, d_scores + d_a * r, 0.0)
+
+    # g = w^(1-a), which for α > 2 is largest, without bound, for the smallest weight
     largest = math.log(float(jnp.finfo(scores.dtype).max)) - 10
-    log_g = jnp.minimum((1 - a) * log_weights, largest)
-    g = jnp.where(support, jnp.exp(log_g), 0.0)
-    top = jnp.max(jnp.where(support, log_g, -largest), axis=-1, keepdims=True)
-    share = jnp.where(support, jnp.exp(log_g - jax.lax.stop_gradient(top)), 0.0)
+    log_g = jnp.where(support, jnp.minimum((1 - a) * log_weights, largest), -largest)
+    top = jax.lax.stop_gradient(jnp.max(log_g, axis=-1, keepdims=True))
+    share = jnp.where(support, jnp.exp(log_g - top), 0.0)
     total = jnp.sum(share, axis=-1, keepdims=True)
     share = share / jnp.where(total == 0, 1.0, total)
 
-    d_threshold = jnp.sum(share * jnp.where(support, d_scores, 0.0), axis=-1, keepdims=True)
-    d_weights = g * (jnp.where(support, d_scores, 0.0) - d_threshold)
-    # ∂w/∂α at a fixed threshold, less a multiple of g that the threshold takes back:
-    # w/a² - w log w / a - g/a² = -w log²w · φ(-a log w)
-    c = -weights * jnp.square(log_weights) * _phi(jnp.minimum(-a * log_weights, largest))
-    c = jnp.where(support, c, 0.0)
-    d_alpha = c - share * jnp.sum(c, axis=-1, keepdims=True)
-    return weights, d_weights + d_alpha * d_a
+    # That entry is the origin, its tangent what the others leave: g (ṡ - mean) would cancel.
+    origin = jax.nn.one_hot(jnp.argmax(log_g, axis=-1), scores.shape[-1], dtype=bool) & support
+    others = support & ~origin
+    at_origin = jnp.sum(jnp.where(origin, moved, 0.0), axis=-1, keepdims=True)
+    relative = jnp.where(others, moved - at_origin, 0.0)
+    mean = jnp.sum(share * relative, axis=-1, keepdims=True)
+    g = jnp.where(others, jnp.exp(jnp.where(others, log_g, 0.0)), 0.0)
+    d_weights = g * (relative - mean)
+    balance = -jnp.sum(d_weights, axis=-1, keepdims=True)
+    return weights, d_weights + jnp.where(origin, balance, 0.0)
 
 
-def _phi(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """(eˣ - 1 - x) / x² for x ≥ 0, by its series where the quotient would cancel."""
+def _chi(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """(1 - (1 + x) e⁻ˣ) / x² for x ≥ 0, by its series where the quotient would cancel."""
     small = x < 1
     near = jnp.where(small, x, 0.0)
     series = jnp.zeros_like(x)
-    for n in range(18, 0, -1):
-        series = near / (n + 2) * (1 + series)
+    for n in range(20, -1, -1):  # Σ (-x)ⁿ (n + 1) / (n + 2)!
+        series = (n + 1) / math.factorial(n + 2) - near * series
     far = jnp.where(small, 1.0, x)
-    return jnp.where(small, (1 + series) / 2, (jnp.expm1(far) - far) / jnp.square(far))
+    return jnp.where(small, series, (1 - (1 + far) * jnp.exp(-far)) / jnp.square(far))
 
 
 def _newton(weights_and_slope: Callable[[PerRow], tuple[Rows, PerRow]], start: PerRow, k: int):

@@ -2,8 +2,8 @@
 
 An experiment NAME is one file `experiments/NAME.py` (hyphens as underscores) and one row of
 `EXPERIMENTS`. The file defines a frozen dataclass of options, with defaults and a docstring under
-each field, and `run(options)`. It imports jax, pandas and matplotlib inside its functions, so that
-`--help` answers at once.
+each field, and `run(options)`. It imports what is slow to import inside its functions, so
+that `--help` answers at once.
 """
 
 import importlib
@@ -92,9 +92,7 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name != "tyro":
             raise
-        raise UserError(
-            "the command line needs tyro: pip install 'attn_jax[experiments]'"
-        ) from error
+        raise UserError("the command line needs tyro: pip install -r requirements.txt") from error
     options = tyro.cli(
         getattr(module, experiment.options),
         prog=f"{PROGRAM} {experiment.name}",

@@ -112,7 +112,7 @@ def named(name: str, x: Sequence[str] = (), y: Sequence[str] = ()) -> Curve:
         columns = row.load()
     except ModuleNotFoundError as error:
         raise UserError(
-            f"--data {name} needs {error.name}: pip install 'attn_jax[experiments]'"
+            f"--data {name} needs {error.name}: pip install -r requirements.txt"
         ) from error
     x, y = x or row.x, y or row.y
     for each in (*x, *y):

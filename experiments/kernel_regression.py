@@ -11,7 +11,7 @@ goes to 0.203, 0.130, 0.126 and its test error falls to 0.0285, 0.0096, 0.0053 a
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -105,14 +105,12 @@ def run(options: KernelRegression) -> None:
     """Fit every method to every data set; print, write and draw the results."""
     if options.smoke:  # all of its time is compiling
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-        options = dataclasses.replace(options, steps=5)
+        options = dataclasses.replace(options, steps=options.steps or 5)
     import jax
 
     jax.config.update("jax_enable_x64", True)
     problems = load(options)
-    previous = start if not options.resume else _resumed
-    output = previous("kernel-regression", options, options.output)
-    _forget_training(output, options)
+    output = start("kernel-regression", options, options.output, resume=options.resume)
     describe(problems)
 
     fits: dict[int, dict[str, Fitted]] = {}
@@ -249,7 +247,6 @@ def trained(
         training.Batches({"x": x, "y": y}),
         steps=steps,
         optimizer=optimizer,
-        restore_best=True,
         directory=directory,
         log_every=1,
         seed=options.seed,
@@ -281,7 +278,7 @@ def table_row(problem: Problem, name: str, fitted: Fitted) -> dict[str, Any]:
     where = x
     if problem.test is not None:
         where = problem.test.x
-        row["test_error"] = float(np.mean((problem.test.y - fitted.predict(where)) ** 2))
+        row["test_error"] = test_error(problem, fitted)
     else:
         row["r_squared"] = float(np.mean(regression.r_squared(y, fitted.predict(x))))
     neighbours = 1.0
@@ -289,6 +286,11 @@ def table_row(problem: Problem, name: str, fitted: Fitted) -> dict[str, Any]:
         neighbours = float(np.mean(fitted.model.effective_neighbours(where, x)))
     row["effective_neighbours"] = neighbours
     return row
+
+
+def test_error(problem: Problem, fitted: Fitted) -> float:
+    """Return the mean squared error against the truth at the test points."""
+    return float(np.mean((problem.test.y - fitted.predict(problem.test.x)) ** 2))
 
 
 HEADINGS = {
@@ -318,22 +320,34 @@ def predictions(
     """
     columns: dict[str, list[np.ndarray]] = {}
     for problem in problems:
-        data, n = problem.data, len(problem.data.x)
-        points = problem.test or data
-        band = fits[n][SEARCHED].model.confidence_band(points.x, data.x, data.y)
-        block = {"n": np.full(len(points.x), n)}
-        block |= dict(zip(points.x_names, points.x.T, strict=True))
-        for i, output in enumerate(points.y_names):
-            block[output if problem.test is None else f"{output} (truth)"] = points.y[:, i]
-            prefix = f"{output}: " if len(points.y_names) > 1 else ""
-            for name, fitted in fits[n].items():
-                predicted = fitted.left_out if problem.test is None else fitted.predict(points.x)
-                block[prefix + name] = predicted[:, i]
-            for end, values in zip(("band low", "band high"), band, strict=True):
-                block[prefix + end] = np.asarray(values)[:, i]
-        for name, column in block.items():
+        for name, column in _predicted(problem, fits[len(problem.data.x)]):
             columns.setdefault(name, []).append(column)
     return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def _predicted(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns of one data set, each under a name of its own."""
+    data, points = problem.data, problem.test or problem.data
+    taken: set[str] = set()
+
+    def named(name: str, column: np.ndarray) -> tuple[str, np.ndarray]:
+        while name in taken:  # a column of the user's file may have any name
+            name += "_"
+        taken.add(name)
+        return name, np.asarray(column)
+
+    yield from map(named, points.x_names, points.x.T)
+    if problem.test is not None:
+        yield named("n", np.full(len(points.x), len(data.x)))
+    low, high = fitted[SEARCHED].model.confidence_band(points.x, data.x, data.y)
+    for i, output in enumerate(points.y_names):
+        yield named(output if problem.test is None else f"{output} (truth)", points.y[:, i])
+        prefix = f"{output}: " if len(points.y_names) > 1 else ""
+        for method, each in fitted.items():
+            values = each.left_out if problem.test is None else each.predict(points.x)
+            yield named(prefix + method, values[:, i])
+        yield named(f"{prefix}band low", low[:, i])
+        yield named(f"{prefix}band high", high[:, i])
 
 
 def _of_model(
@@ -356,29 +370,3 @@ def _of_model(
 def _flat(u: Any) -> Any:
     """The kernel of a bandwidth without end: every key weighs the same."""
     return 0 * u
-
-
-def _resumed(experiment: str, options: KernelRegression, output: Output) -> Run:
-    """Return the run to go on with, if its options were these."""
-    import json
-
-    from experiments import runs
-
-    directory = output.output_dir / experiment / runs.checked_name(output.name)
-    config = directory / "config.json"
-    if not config.exists():
-        raise UserError(f"--resume needs an earlier run. Got none in {directory}.")
-    before = json.loads(config.read_text("utf-8"))["options"] | {"resume": True}
-    now = json.loads(runs.to_json(options))
-    changed = [name for name in now if before.get(name) != now[name]]
-    if changed:
-        raise UserError(f"--resume needs the options of the earlier run. Changed: {changed}.")
-    return start(experiment, options, output)
-
-
-def _forget_training(output: Run, options: KernelRegression) -> None:
-    """Remove the checkpoints of an earlier run of this name, unless it goes on."""
-    import shutil
-
-    if not options.resume:
-        shutil.rmtree(output.directory / "training", ignore_errors=True)

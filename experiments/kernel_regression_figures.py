@@ -14,6 +14,7 @@ from experiments.kernel_regression import (
     SEARCHED,
     Fitted,
     Problem,
+    test_error,
 )
 
 Fits = Mapping[int, Mapping[str, Fitted]]
@@ -67,11 +68,6 @@ def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tupl
                     title=f"{', '.join(others)} at the median" if others else None,
                 ),
             )
-
-
-def test_error(problem: Problem, fitted: Fitted) -> float:
-    """Return the mean squared error against the truth at the test points."""
-    return float(np.mean((problem.test.y - fitted.predict(problem.test.x)) ** 2))
 
 
 def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:

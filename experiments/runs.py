@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,13 +65,18 @@ class Run:
         return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
 
 
-def start(experiment: str, options: Any, output: Output) -> Run:
+def start(experiment: str, options: Any, output: Output, *, resume: bool = False) -> Run:
     """Make the run's directory, clear an earlier run of this name out of it, write config.json.
 
-    Call it before the long computation: a bad name or an unwritable place is refused here.
+    Call it before the long computation: a bad name or an unwritable place is refused here. With
+    `resume` the checkpoints under training/ stay, and the earlier run's options have to be these.
     """
     run = Run(output.output_dir / experiment / checked_name(output.name))
+    if resume:
+        require_same_options(run.directory, options)
     with refusing(run.directory):
+        if not resume:
+            shutil.rmtree(run.directory / "training", ignore_errors=True)
         (run.directory / "figures").mkdir(parents=True, exist_ok=True)
         if (run.directory / "config.json").exists():
             for stale in (
@@ -84,6 +90,20 @@ def start(experiment: str, options: Any, output: Output) -> Run:
         to_json({"experiment": experiment, "options": options, **environment()}),
     )
     return run
+
+
+def require_same_options(directory: Path, options: Any) -> None:
+    """Refuse to resume what is not there, or what began with other options."""
+    config = directory / "config.json"
+    if not config.exists():
+        raise UserError(f"--resume needs an earlier run. Got none in {directory}.")
+    before = json.loads(config.read_text("utf-8"))["options"]
+    now = json.loads(to_json(options))
+    changed = [name for name in now if name != "resume" and before.get(name) != now[name]]
+    if changed:
+        raise UserError(
+            f"--resume needs the options of the earlier run. Changed: {', '.join(changed)}."
+        )
 
 
 def checked_name(name: str) -> str:

@@ -17,7 +17,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision constraints",
+            "kernels slots checks precision positions constraints",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "streaming attention",

@@ -223,3 +223,12 @@ def test_bad_values_are_refused_at_once(options, message, tmp_path, capsys):
     assert message in error
     assert "Traceback" not in error
     assert not list(tmp_path.iterdir())
+
+
+def test_every_kernel_is_an_option():
+    from typing import get_args
+
+    from attn_jax import kernels
+    from experiments.kernel_regression import KernelName
+
+    assert set(get_args(KernelName)) == set(kernels.BY_NAME)

@@ -439,3 +439,37 @@ def test_bad_normalizer_is_named(normalizer, message):
 def test_bad_alpha_of_the_function_is_named(alpha):
     with pytest.raises(ValueError, match=f"(?s)alpha.*{alpha}"):
         entmax(SCORES, alpha=alpha)
+
+
+# Where α > 2 a small weight has an immense derivative g = w^(2 - α): two keys, exact by mpmath
+
+
+@pytest.mark.parametrize("alpha", [1.2, 4.0, 8.0, 16.0])
+@pytest.mark.parametrize("small", [0.1, 0.02, 0.003])
+def test_derivatives_beside_a_small_weight(alpha, small):
+    a = alpha - 1
+    gap = float(((1 - small) ** a - small**a) / a)
+
+    def weight(gap, alpha):
+        """The smaller weight, from its definition."""
+        a = alpha - 1
+        return mpmath.findroot(lambda w: (1 - w) ** a - w**a - a * gap, mpmath.mpf(small))
+
+    with mpmath.workdps(40):
+        by_score = -mpmath.diff(lambda gap: weight(gap, mpmath.mpf(alpha)), mpmath.mpf(gap))
+        by_alpha = mpmath.diff(lambda alpha: weight(mpmath.mpf(gap), alpha), mpmath.mpf(alpha))
+    by_score, by_alpha = float(by_score), float(by_alpha)
+    jacobian = by_score * np.array([[1, -1], [-1, 1]])
+    for derivative in (jax.jacrev, jax.jacfwd):
+        got = derivative(lambda s: entmax(s, alpha=alpha))(jnp.array([gap, 0.0]))
+        assert_close(got, jacobian, tolerance=1e-11)
+        got = derivative(lambda alpha: entmax(jnp.array([gap, 0.0]), alpha=alpha))(alpha)
+        assert_close(got, np.array([-by_alpha, by_alpha]), tolerance=1e-11)
+
+
+@each_normalizer
+def test_an_allowed_infinity_shows(member):
+    if "sigmoid" in member.name:
+        pytest.skip("a sigmoid has a limit there: 1")
+    weights = weigh(member.slot(), jnp.array([jnp.inf, 1.0, 2.0]))
+    assert np.isnan(weights).all()

@@ -301,7 +301,9 @@ def test_best_model_and_patience_survive_a_resume(mode, tmp_path):
 
 
 def test_without_evaluate_the_training_loss_decides_in_memory():
-    result = train(evaluate=None, evaluate_every=None, metric="loss", restore_best=True)
+    with pytest.raises(ValueError, match="restore_best must be False without evaluate"):
+        train(evaluate=None, evaluate_every=None, metric="loss", restore_best=True)
+    result = train(evaluate=None, evaluate_every=None, metric="loss")
     losses = {row["step"]: row["loss"] for row in result.history}
     assert list(losses) == [3, 6, 9, 12, 15, 17]
     assert losses[result.best_step] == result.best == min(losses.values())
@@ -513,7 +515,8 @@ def run_child(function, *arguments, devices=1):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         "PYTHONPATH": f"{here.parent}:{here}",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+        f"--xla_force_host_platform_device_count={devices}",
     }
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

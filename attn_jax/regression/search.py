@@ -54,6 +54,7 @@ def search_bandwidth(
     A minimum at the largest bandwidth searched, ten times the range of the data, says that the data
     prefer their mean (degree 0) or one line (degree 1).
     """
+    require("score" not in options, "score", "be left out: the search makes it", "one")
     require(criterion in CRITERIA, "criterion", f"be one of {sorted(CRITERIA)}", criterion)
     key, value = jnp.asarray(key), jnp.asarray(value)
     for name, array in (("key", key), ("value", value)):

@@ -5,13 +5,13 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num
+from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import masks
 from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.normalizers import Softmax
-from attn_jax.precision import accumulate, accumulation_dtype
+from attn_jax.precision import accumulate, output_dtype
 from attn_jax.scores import Kernel
 
 Outside = Literal["nearest", "mean", "zero", "nan"]
@@ -61,9 +61,7 @@ def kernel_regression(
         "have the same number of rows",
         f"key {jnp.shape(key)}, value {value.shape}",
     )
-    inexact = jnp.issubdtype(value.dtype, jnp.inexact)
-    dtype = value.dtype if inexact else accumulation_dtype(value)
-    return jnp.einsum("qk,ke->qe", *accumulate(weights, value)).astype(dtype)
+    return jnp.einsum("qk,ke->qe", *accumulate(weights, value)).astype(output_dtype(value))
 
 
 def smoother(
@@ -85,12 +83,14 @@ def smoother(
     require(outside in get_args(Outside), "outside", f"be one of {get_args(Outside)}", outside)
     require(degree in (0, 1), "degree", "be 0 or 1", degree)
     weights = attention_weights(query, key, score=score, normalizer=normalizer, mask=mask)
+    if weights.size == 0:
+        return weights
     query, key = accumulate(query, key)
-    # a NaN is not empty: it has to show
-    empty = ~jnp.any(weights != 0, axis=1, keepdims=True)
+    allowed = jnp.ones(weights.shape, bool) if mask is None else masks.dense(mask, *weights.shape)
+    # by the kernel's support: the weights of a supported key may underflow (and a NaN has to show)
+    empty = ~jnp.any(allowed & (score(query, key) != -jnp.inf), axis=1, keepdims=True)
     if degree == 1:
         weights = _local_line(weights, query, key, score)
-    allowed = jnp.ones(weights.shape, bool) if mask is None else masks.dense(mask, *weights.shape)
     return jnp.where(empty, _answer_outside(outside, query, key, score, allowed), weights)
 
 
@@ -99,18 +99,19 @@ def leave_one_out(
 ) -> Float[Array, "n e"]:
     """Predict each row from all the others: the diagonal is masked, which is exact.
 
-    Options are those of `kernel_regression`. The usual closed form residual / (1 - L_ii) is 0/0
+    Options are those of `kernel_regression`; a mask holds beside it. The usual closed form
+    residual / (1 - L_ii) is 0/0
     at an isolated point; a mask in log space is not.
 
     >>> leave_one_out(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])).tolist()
     [[2.0], [0.0]]
     """
-    return kernel_regression(key, key, value, mask=others, **options)
+    mask = options.pop("mask", None)
+    mask = others if mask is None else others & mask
+    return kernel_regression(key, key, value, mask=mask, **options)
 
 
-def others(query_index: Int[Array, "q 1"], key_index: Int[Array, "1 k"]) -> Bool[Array, "q k"]:
-    """The mask that leaves out the query's own row."""
-    return query_index != key_index
+others = ~masks.Window(0, 0)  # all rows but the query's own
 
 
 def _answer_outside(
@@ -126,11 +127,27 @@ def _answer_outside(
         return jnp.full(allowed.shape, jnp.nan, query.dtype)
     chosen = allowed
     if outside == "nearest":
-        distance = jax.lax.stop_gradient(score.squared_distance(query, key))
-        distance = jnp.where(allowed, distance, jnp.inf)
-        chosen &= distance == jnp.min(distance, axis=1, keepdims=True, initial=jnp.inf)
+        distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
+        chosen &= distance == jnp.min(distance, axis=1, keepdims=True)
     count = jnp.sum(chosen, axis=1, keepdims=True)
     return chosen / jnp.maximum(count, 1).astype(query.dtype)
+
+
+def _relative_distance(
+    query: Float[Array, "q d"],
+    key: Float[Array, "k d"],
+    score: Kernel,
+    allowed: Bool[Array, "q k"],
+) -> Float[Array, "q k"]:
+    """Squared distances in units of each row's own, ∞ where not allowed: never all ∞ or all 0."""
+    (bandwidth,) = accumulate(score.bandwidth)
+    bandwidth = jnp.broadcast_to(bandwidth / jnp.min(bandwidth), query.shape[1:])
+    offset = jnp.abs(query[:, None, :] - key[None, :, :]) / bandwidth[None, None, :]
+    size = jnp.where(allowed, jnp.max(offset, axis=2), jnp.inf)
+    unit = jnp.min(size, axis=1, keepdims=True)  # some key has a distance of 1 to √d of it
+    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
+    square = jnp.sum(jnp.square(offset / unit[:, :, None]), axis=2)
+    return jnp.where(allowed, square, jnp.inf)
 
 
 def _local_line(

@@ -1,5 +1,7 @@
 """Batches of arrays in memory, in an order that is a pure function of (seed, position)."""
 
+import copy
+import zlib
 from typing import Any
 
 import jax
@@ -35,11 +37,17 @@ class Batches:
         require(proper, "batch_size", f"be 1 to {self.size}, the number of examples", batch_size)
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self._arrays = jax.tree.map(np.asarray if batch_size else jax.numpy.asarray, arrays)
+        self._checksum = 0
+        for leaf in jax.tree.leaves(arrays):
+            self._checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), self._checksum)
         self._position = 0
         self._epoch, self._order = -1, np.arange(self.size)
 
     def __iter__(self) -> "Batches":
-        return self
+        """The batches from the first one on, whoever else iterates."""
+        fresh = copy.copy(self)
+        fresh._position = 0
+        return fresh
 
     def __next__(self) -> Any:
         """The batch at the position, which moves on."""
@@ -66,6 +74,7 @@ class Batches:
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "seed": self.seed,
+            "checksum": self._checksum,
         }
 
     def _rows(self, start: int) -> np.ndarray:

@@ -79,7 +79,7 @@ def fit(
             the mean training metrics since the row before.
         mode: Whether the best metric is the smallest or the largest.
         patience: Stop after this many evaluations in a row that brought no improvement.
-        restore_best: Return the best parameters rather than the last ones.
+        restore_best: Return the best parameters, by `evaluate`, rather than the last ones.
         directory: Where metrics.jsonl and checkpoints go. Without one, nothing is written.
         checkpoint_every: Steps between checkpoints; if None, a checkpoint every two minutes. There
             is always one at the end and on Ctrl-C.
@@ -103,6 +103,8 @@ def fit(
         require(count is None or count >= 1, name, "be at least 1", count)
     require(clip_norm is None or clip_norm > 0, "clip_norm", "be positive", clip_norm)
     require(mode in ("min", "max"), "mode", "be 'min' or 'max'", mode)
+    needs = "be False without evaluate: a row's loss is that of parameters before the row's steps"
+    require(evaluate is not None or not restore_best, "restore_best", needs, restore_best)
     iterator = iter(batches)
     if directory is not None:
         directory = Path(directory).absolute()
