@@ -336,9 +336,9 @@ def _predicted(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tuple
         taken.add(name)
         return name, np.asarray(column)
 
-    yield from map(named, points.x_names, points.x.T)
     if problem.test is not None:
         yield named("n", np.full(len(points.x), len(data.x)))
+    yield from map(named, points.x_names, points.x.T)
     low, high = fitted[SEARCHED].model.confidence_band(points.x, data.x, data.y)
     for i, output in enumerate(points.y_names):
         yield named(output if problem.test is None else f"{output} (truth)", points.y[:, i])

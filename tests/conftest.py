@@ -1,6 +1,7 @@
 """Strict JAX for every test: float64 on, rank promotion and warnings are errors, one CPU."""
 
 import os
+from pathlib import Path
 
 # Nearly all of the suite's time is compiling programs that run once: LLVM's optimizer stays off,
 # XLA's own passes on. `XLA_FLAGS= make test` compiles everything as the experiments do.
@@ -10,6 +11,11 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+
+# The workers share what they compile, and the next run finds it again.
+COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+jax.config.update("jax_compilation_cache_dir", str(COMPILED))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 jax.config.update("jax_enable_x64", True)
