@@ -30,15 +30,14 @@ from attn_jax import masks
 from attn_jax.checks import require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
-from attn_jax.positions import indices
+from attn_jax.pairs import attended, block_scores
+from attn_jax.positions import indices, whole
 from attn_jax.precision import accumulate, output_dtype
-from attn_jax.score_mods import ScoreMod, whole
+from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
 IMPLEMENTATIONS = ("auto", "dense")
 PLANNED = ("streaming", "cudnn")
-
-_INTERIOR = 0.5  # stands in for a deleted score: inside the domain of every usual function
 
 
 def attention(
@@ -219,33 +218,9 @@ def _scores(
     allowed = None
     if mask is not None:
         allowed = masks.dense(mask, q, k)
-        attends, attended = allowed.any(axis=1)[:, None], allowed.any(axis=0)[:, None]
-        query, key = jnp.where(attends, query, 0), jnp.where(attended, key, 0)
-        value = None if value is None else jnp.where(attended, value, 0)
-
-    scores = jnp.asarray(score(query, key))
-    require(scores.shape == (q, k), "score", f"return shape [q, k] = [{q}, {k}]", scores)
-    (scores,) = accumulate(scores)
-    if score_mod is not None:
-        scores = _modify(scores, allowed, score_mod)
-    return scores, allowed, value
-
-
-def _modify(
-    scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, score_mod: ScoreMod
-) -> Float[Array, "q k"]:
-    """score_mod(scores) that derives nothing from deleted scores.
-
-    A masked score, and one that is -inf before and after (outside a compact kernel's support), is
-    replaced before the mod: 0 · inf in the mod's derivative would reach what the mod closes over.
-    """
-    deleted = jnp.zeros(scores.shape, bool) if allowed is None else ~allowed
-    infinite = scores == -jnp.inf
-    modified = whole(score_mod, scores)
-    require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
-    deleted |= infinite & (modified == -jnp.inf)
-    modified = whole(score_mod, jnp.where(deleted, _INTERIOR, scores))
-    return jnp.where(deleted, -jnp.inf, modified)
+        value = None if value is None else jnp.where(attended(allowed), value, 0)
+    slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
+    return block_scores(query, key, whole(q, k), **slots), allowed, value
 
 
 def _weigh(

@@ -8,6 +8,7 @@ other and with plain functions of the same signature. A position given as a Pyth
 [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
 from attn_jax.checks import all_hold, require, require_function
-from attn_jax.positions import Index, indices
+from attn_jax.positions import Block, Index, whole
+from attn_jax.reach import Reach, Span
 from attn_jax.slots import index, slot
 
 MaskFunction = Callable[[Index, Index], Bool[Array, "#q #k"]]
@@ -36,9 +38,13 @@ class Mask:
         """The mask written out."""
         return dense(self, queries, keys)
 
-    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
-        """The mask at every index; what holds an array hands it over instead of indexing it."""
-        return self(*indices(queries, keys))
+    def in_block(self, block: Block) -> Bool[Array, "#q #k"]:
+        """The mask in a block of pairs; what holds an array slices it instead of indexing it."""
+        return self(*block.indices)
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """What is known of each block before it is computed; here: nothing."""
+        return Reach.unknown(rows, columns)
 
     def __and__(self, other: MaskFunction) -> "Mask":
         return And(self, _mask(other))
@@ -64,14 +70,25 @@ def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
     """
     if hasattr(mask, "check"):
         mask.check(queries, keys)
-    whole = mask.whole if isinstance(mask, Mask) else lambda q, k: mask(*indices(q, k))
-    allowed = jnp.asarray(whole(queries, keys))
+    return jnp.broadcast_to(in_block(mask, whole(queries, keys)), (queries, keys))
+
+
+def in_block(mask: MaskFunction, block: Block) -> Bool[Array, "#q #k"]:
+    """Any mask in a block of pairs, as small as it broadcasts."""
+    q, k = block.size
+    allowed = mask.in_block(block) if isinstance(mask, Mask) else mask(*block.indices)
+    allowed = jnp.asarray(allowed)
     require(allowed.dtype == bool, "mask", "return booleans", allowed)
     fits = allowed.ndim <= 2 and all(
-        got in (1, size) for got, size in zip(allowed.shape[::-1], (keys, queries), strict=False)
+        got in (1, size) for got, size in zip(allowed.shape[::-1], (k, q), strict=False)
     )
-    require(fits, "mask", f"return shape [q, k] = [{queries}, {keys}]", allowed)
-    return jnp.broadcast_to(allowed, (queries, keys))
+    require(fits, "mask", f"return shape [q, k] = [{q}, {k}]", allowed)
+    return allowed.reshape((1,) * (2 - allowed.ndim) + allowed.shape)
+
+
+def reach(mask: MaskFunction, rows: Span, columns: Span) -> Reach:
+    """`Mask.reach` of any mask, a plain function included."""
+    return mask.reach(rows, columns) if hasattr(mask, "reach") else Reach.unknown(rows, columns)
 
 
 @slot
@@ -89,6 +106,12 @@ class Causal(Mask):
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return key_index <= query_index + self.offset
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """Blocks on, below and above the diagonal."""
+        some = columns.first[None, :] <= rows.last[:, None] + self.offset
+        every = columns.last[None, :] <= rows.first[:, None] + self.offset
+        return Reach.of(some, every, rows, columns)
 
 
 @slot
@@ -115,6 +138,20 @@ class Window(Mask):
             allowed &= key_index - query_index <= self.right
         return allowed
 
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """Blocks in the band, and those within it."""
+        band = Reach.unknown(rows, columns)
+        band = dataclasses.replace(band, every=band.some)
+        if self.left is not None:
+            some = rows.first[:, None] - columns.last[None, :] <= self.left
+            every = rows.last[:, None] - columns.first[None, :] <= self.left
+            band &= Reach.of(some, every, rows, columns)
+        if self.right is not None:
+            some = columns.first[None, :] - rows.last[:, None] <= self.right
+            every = columns.last[None, :] - rows.first[:, None] <= self.right
+            band &= Reach.of(some, every, rows, columns)
+        return band
+
 
 @slot
 class Padding(Mask):
@@ -138,6 +175,13 @@ class Padding(Mask):
             allowed = allowed & (query_index < self.query_length)
         return allowed
 
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """Blocks before the ends."""
+        inside = _before(self.key_length, columns, (1, -1), rows, columns)
+        if self.query_length is not None:
+            inside &= _before(self.query_length, rows, (-1, 1), rows, columns)
+        return inside
+
 
 @slot
 class Segments(Mask):
@@ -157,6 +201,13 @@ class Segments(Mask):
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.query_ids[query_index] == self.key_ids[key_index]
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """Blocks whose ranges of ids overlap, known at run time."""
+        low, high = rows.of(self.query_ids)
+        first, last = columns.of(self.key_ids)
+        some = (low[:, None] <= last[None, :]) & (first[None, :] <= high[:, None])
+        return Reach.of(some, None, rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -185,6 +236,10 @@ class Prefix(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return key_index < self.length
 
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """Blocks before the prefix's end."""
+        return _before(self.length, columns, (1, -1), rows, columns)
+
 
 @slot
 class Dense(Mask):
@@ -204,9 +259,9 @@ class Dense(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.array[query_index, key_index]
 
-    def whole(self, queries: int, keys: int) -> Bool[Array, "q k"]:
-        """The array."""
-        return jnp.asarray(self.array)
+    def in_block(self, block: Block) -> Bool[Array, "q k"]:
+        """A slice of the array."""
+        return block.take(jnp.asarray(self.array))
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -228,9 +283,13 @@ class And(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.left(query_index, key_index) & self.right(query_index, key_index)
 
-    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
-        """Both masks, whole."""
-        return self.left.whole(queries, keys) & self.right.whole(queries, keys)
+    def in_block(self, block: Block) -> Bool[Array, "#q #k"]:
+        """Both masks, in a block."""
+        return self.left.in_block(block) & self.right.in_block(block)
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """What is known of both masks."""
+        return self.left.reach(rows, columns) & self.right.reach(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -248,9 +307,13 @@ class Or(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.left(query_index, key_index) | self.right(query_index, key_index)
 
-    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
-        """Either mask, whole."""
-        return self.left.whole(queries, keys) | self.right.whole(queries, keys)
+    def in_block(self, block: Block) -> Bool[Array, "#q #k"]:
+        """Either mask, in a block."""
+        return self.left.in_block(block) | self.right.in_block(block)
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """What is known of either mask."""
+        return self.left.reach(rows, columns) | self.right.reach(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -267,9 +330,13 @@ class Not(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return ~self.mask(query_index, key_index)
 
-    def whole(self, queries: int, keys: int) -> Bool[Array, "#q #k"]:
-        """The mask, whole, turned around."""
-        return ~self.mask.whole(queries, keys)
+    def in_block(self, block: Block) -> Bool[Array, "#q #k"]:
+        """The mask, in a block, turned around."""
+        return ~self.mask.in_block(block)
+
+    def reach(self, rows: Span, columns: Span) -> Reach:
+        """What is known of the mask, turned around."""
+        return ~self.mask.reach(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -289,6 +356,12 @@ class _Function(Mask):
 jax.tree_util.register_pytree_node(
     _Function, lambda self: ((), self.function), lambda function, _: _Function(function)
 )
+
+
+def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) -> Reach:
+    """Blocks whose indices along one axis lie before a length."""
+    some, every = ends.first.reshape(shape) < length, ends.last.reshape(shape) < length
+    return Reach.of(some, every, rows, columns)
 
 
 def _mask(mask: Any) -> Mask:

@@ -1,7 +1,11 @@
-"""The positions of queries and keys, which masks, score mods and dropout are called with."""
+"""Where pairs of queries and keys lie: indices, and blocks of the [q, k] array of all pairs."""
 
+import dataclasses
+from typing import Any
+
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 Index = Int[Array, "#q #k"]
 
@@ -13,3 +17,62 @@ def indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k
     [[[0], [1]], [[0, 1, 2]]]
     """
     return jnp.arange(queries)[:, None], jnp.arange(keys)[None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """`queries` x `keys` of all [q, k] pairs, from (query_start, key_start) on.
+
+    A block of a grid that does not divide q or k may reach beyond them. There the last index is
+    repeated, so that whatever is called with indices sees none that does not exist.
+
+    >>> Block((2, 2), (3, 5), (2, 4)).indices[1].tolist()
+    [[4, 4]]
+    """
+
+    size: tuple[int, int]
+    of: tuple[int, int]
+    start: tuple[Any, Any] = (0, 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are statically known to be all pairs."""
+        return self.size == self.of and all(type(start) is int for start in self.start)
+
+    @property
+    def indices(self) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
+        """query_index [q, 1] and key_index [1, k]."""
+        if self.is_whole:
+            return indices(*self.size)
+        rows, columns = (
+            jnp.minimum(start + jnp.arange(size), of - 1) if of % size else start + jnp.arange(size)
+            for start, size, of in zip(self.start, self.size, self.of, strict=True)
+        )
+        return rows[:, None], columns[None, :]
+
+    @property
+    def real(self) -> Bool[Array, "#q #k"] | None:
+        """True [q, k] for pairs that exist; None where no block of this grid reaches beyond."""
+        rows, columns = (
+            start + jnp.arange(size) < of if of % size else None
+            for start, size, of in zip(self.start, self.size, self.of, strict=True)
+        )
+        if rows is None:
+            return None if columns is None else columns[None, :]
+        return rows[:, None] if columns is None else rows[:, None] & columns[None, :]
+
+    def take(self, array: Array) -> Array:
+        """These entries of an array [q, k] of all pairs."""
+        if self.is_whole:
+            return array
+        for axis, (start, size, of) in enumerate(zip(self.start, self.size, self.of, strict=True)):
+            first = jnp.minimum(start, of - size)
+            array = jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+            if of % size:
+                array = jnp.roll(array, first - start, axis)
+        return array
+
+
+def whole(queries: int, keys: int) -> Block:
+    """All pairs as one block."""
+    return Block((queries, keys), (queries, keys))

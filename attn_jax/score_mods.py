@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import require, require_function, require_positive, require_scalar
-from attn_jax.positions import Index, indices
+from attn_jax.positions import Block, Index, indices  # noqa: F401 - the doctests' indices
 from attn_jax.slots import slot, static
 
 ScoreMod = Callable[[Float[Array, "q k"], Index, Index], Float[Array, "q k"]]
@@ -36,9 +36,9 @@ class Bias:
     ) -> Float[Array, "q k"]:
         return scores + self.bias[query_index, key_index]
 
-    def whole(self, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
-        """All scores at once, without indexing the bias."""
-        return scores + self.bias
+    def in_block(self, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
+        """The scores of a block, with a slice of the bias instead of one index per pair."""
+        return scores + block.take(jnp.asarray(self.bias))
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -181,10 +181,10 @@ class Chain:
             scores = mod(scores, query_index, key_index)
         return scores
 
-    def whole(self, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
-        """All scores at once."""
+    def in_block(self, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
+        """The scores of a block."""
         for mod in self.mods:
-            scores = whole(mod, scores)
+            scores = in_block(mod, scores, block)
         return scores
 
     def check(self, queries: int, keys: int) -> None:
@@ -206,8 +206,8 @@ def chain(*mods: ScoreMod) -> Chain:
     return Chain(tuple(mods))
 
 
-def whole(mod: ScoreMod, scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
-    """Apply a mod to all scores; what holds an array of them adds it instead of indexing it."""
-    if hasattr(mod, "whole"):
-        return mod.whole(scores)
-    return jnp.asarray(mod(scores, *indices(*scores.shape)))
+def in_block(mod: ScoreMod, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
+    """Apply a mod to the scores of a block; what holds an array slices it instead of indexing."""
+    if hasattr(mod, "in_block"):
+        return mod.in_block(scores, block)
+    return jnp.asarray(mod(scores, *block.indices))

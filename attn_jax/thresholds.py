@@ -88,8 +88,7 @@ def _deformed_jvp(solve, primals, tangents):
     support = weights > 0
     log_weights = jnp.log(jnp.where(support, weights, 1.0))
     # alpha's tangent is that of scores which move by r: its own, less what the threshold takes back
-    r = -jnp.square(log_weights) * _chi(-a * log_weights)
-    moved = jnp.where(support, d_scores + d_a * r, 0.0)
+    moved = jnp.where(support, d_scores + d_a * _moved_by_alpha(weights, a), 0.0)
 
     # g = w^(1-a), which for α > 2 is largest, without bound, for the smallest weight
     largest = math.log(float(jnp.finfo(scores.dtype).max)) - 10
@@ -109,6 +108,69 @@ def _deformed_jvp(solve, primals, tangents):
     d_weights = g * (relative - mean)
     balance = -jnp.sum(d_weights, axis=-1, keepdims=True)
     return weights, d_weights + jnp.where(origin, balance, 0.0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def entmax_weight(
+    known: float | None, z: Float[Array, "..."], level: Float[Array, "..."], a: Float[Array, ""]
+) -> Float[Array, "..."]:
+    """[level^a + a z]₊^(1/a): the weight of a score that lies z above one of weight `level`.
+
+    `known` is a where it is known statically. The level is positive.
+    """
+    if known == 1:
+        return jnp.maximum(z + level, 0.0)
+    if known == 0.5:
+        return jnp.square(jnp.maximum(z / 2 + jnp.sqrt(level), 0.0))
+    if known is None:
+        small = a <= 1
+        near = _weight_by_ratio(z, level, jnp.where(small, a, 1.0))
+        return jnp.where(small, near, _weight_by_power(z, level, jnp.where(small, 1.0, a)))
+    return (_weight_by_ratio if known < 1 else _weight_by_power)(z, level, a)
+
+
+@entmax_weight.defjvp
+def _entmax_weight_jvp(known, primals, tangents):
+    # With g = w^(1-a): ẇ = g(w) (ż + ȧ (r(w) - r(level)) + level' / g(level)), r as for the rows.
+    z, level, a = primals
+    d_z, d_level, d_a = tangents
+    weight = entmax_weight(known, z, level, a)
+    if known == 1:
+        return weight, jnp.where(weight > 0, d_z + d_level, 0.0)
+    slope = _slope(known, weight, a)
+    moved = d_z + d_level / _slope(known, level, a)
+    if known is None:
+        moved += d_a * (_moved_by_alpha(weight, a) - _moved_by_alpha(level, a))
+    return weight, jnp.where(weight > 0, slope * jnp.where(weight > 0, moved, 0.0), 0.0)
+
+
+def _weight_by_ratio(z, level, a):
+    y = a * z * jnp.exp(-a * jnp.log(level))
+    outside = y <= -1
+    log_ratio = jnp.log1p(jnp.where(outside, 0.0, y)) / a
+    return jnp.where(outside, 0.0, level * jnp.exp(log_ratio))
+
+
+def _weight_by_power(z, level, a):
+    base = _power(level, a) + a * z
+    outside = base <= 0
+    return jnp.where(outside, 0.0, _power(jnp.where(outside, 1.0, base), 1 / a))
+
+
+def _slope(known: float | None, weight: Float[Array, "..."], a: Float[Array, ""]):
+    """dw/ds = w^(1-a) on the support; for a > 1 it is bounded, where w would put it beyond."""
+    if known == 0.5:
+        inside = weight > 0
+        return jnp.where(inside, jnp.sqrt(jnp.where(inside, weight, 1.0)), 0.0)
+    largest = math.log(float(jnp.finfo(weight.dtype).max)) - 10
+    log_weight = jnp.log(jnp.where(weight > 0, weight, 1.0))
+    return jnp.exp(jnp.minimum((1 - a) * log_weight, largest))
+
+
+def _moved_by_alpha(weight: Float[Array, "..."], a: Float[Array, ""]) -> Float[Array, "..."]:
+    """r: alpha's tangent is that of scores which move by r."""
+    log_weight = jnp.log(jnp.where(weight > 0, weight, 1.0))
+    return -jnp.square(log_weight) * _chi(-a * log_weight)
 
 
 def _chi(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -17,9 +17,10 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions constraints",
+            "kernels slots checks precision positions reach constraints",
             "thresholds",
             "scores score_mods masks normalizers dropout",
+            "pairs",
             "streaming attention",
             "drop_in decoding training metrics plots testing regression",
             "nn",

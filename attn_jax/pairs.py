@@ -1,0 +1,63 @@
+"""The scores of a block of pairs, up to the mask: what every implementation computes alike."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+from attn_jax import score_mods
+from attn_jax.checks import require
+from attn_jax.positions import Block
+from attn_jax.precision import accumulate
+
+_INTERIOR = 0.5  # stands in for a deleted score: inside the domain of every usual function
+
+
+def block_scores(
+    query: Num[Array, "q d"],
+    key: Num[Array, "k c"],
+    block: Block,
+    *,
+    score: Any,
+    score_mod: Any = None,
+    allowed: Bool[Array, "#q #k"] | None = None,
+) -> Float[Array, "q k"]:
+    """score_mod(score(query, key)) of a block's rows, in which nothing derives from deleted rows.
+
+    A key that no query of the block may attend to, and a query that may attend to none of its keys,
+    are replaced before they are compared: they may hold inf or NaN.
+    """
+    q, k = block.size
+    if allowed is not None:
+        query = jnp.where(allowed.any(axis=1)[:, None], query, 0)
+        key = jnp.where(attended(allowed), key, 0)
+    scores = jnp.asarray(score(query, key))
+    require(scores.shape == (q, k), "score", f"return shape [q, k] = [{q}, {k}]", scores)
+    (scores,) = accumulate(scores)
+    return scores if score_mod is None else _modify(scores, allowed, score_mod, block)
+
+
+def attended(allowed: Bool[Array, "#q #k"]) -> Bool[Array, "#k 1"]:
+    """True for keys that some query may attend to."""
+    return allowed.any(axis=0)[:, None]
+
+
+def _modify(
+    scores: Float[Array, "q k"],
+    allowed: Bool[Array, "#q #k"] | None,
+    score_mod: Any,
+    block: Block,
+) -> Float[Array, "q k"]:
+    """score_mod(scores) that derives nothing from deleted scores.
+
+    A masked score, and one that is -inf before and after (outside a compact kernel's support), is
+    replaced before the mod: 0 · inf in the mod's derivative would reach what the mod closes over.
+    """
+    infinite = scores == -jnp.inf
+    modified = score_mods.in_block(score_mod, scores, block)
+    require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
+    deleted = infinite & (modified == -jnp.inf)
+    if allowed is not None:
+        deleted |= ~allowed
+    modified = score_mods.in_block(score_mod, jnp.where(deleted, _INTERIOR, scores), block)
+    return jnp.where(deleted, -jnp.inf, modified)

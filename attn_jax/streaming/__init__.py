@@ -1,0 +1,126 @@
+"""Attention without the [q, k] array: the same meaning as dense, block by block.
+
+Scores, weights and their derivatives exist for one block of pairs at a time. Memory grows with q
+and with k, not with their product (for Entmax and Sparsemax a row of blocks is held, [block, k]).
+Blocks that a mask empties are not computed; in blocks that it leaves whole it is not evaluated.
+
+- `grid.py` cuts the pairs into blocks and walks over them;
+- `forms.py` has the normalizers as functions of one score, with what a row has in common;
+- `hoisting.py` makes arrays that slots and functions hold into arguments;
+- `rule.py` has the forward pass and the one differentiation rule, from which JAX derives reverse
+  mode (by transposition) and every higher order (by applying it to itself).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from attn_jax import masks
+from attn_jax.pairs import block_scores
+from attn_jax.precision import accumulate, output_dtype
+from attn_jax.streaming import forms
+from attn_jax.streaming.grid import make_grid
+from attn_jax.streaming.hoisting import hoist
+from attn_jax.streaming.rule import Plan, attend
+
+streams = forms.as_slot
+
+
+def stream(
+    query: Num[Array, "q d"],
+    key: Num[Array, "k c"],
+    value: Num[Array, "k e"],
+    *,
+    score: Any,
+    normalizer: Any,
+    score_mod: Any,
+    mask: Any,
+    dropout: Any,
+    block_size: tuple[int, int] | None,
+) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
+    """The output, and the logsumexp for a Softmax. There is at least one query and one key.
+
+    Compiled once for equal shapes and equal structure of the slots; what holds a plain function is
+    traced at each call, as its surroundings may have changed.
+    """
+    slot = forms.as_slot(normalizer)
+    forms.form(normalizer if slot is None else slot)  # refuses what does not stream
+    slots = (score, slot, score_mod, mask, dropout)
+    leaves, structure = jax.tree.flatten(slots)
+    arrays = [each if isinstance(each, jax.Array) else None for each in leaves]
+    plain = tuple(None if isinstance(each, jax.Array) else each for each in leaves)
+    compiled = all(each is None or isinstance(each, (int, float)) for each in plain)
+    run = _compiled if compiled else _stream
+    return run(query, key, value, arrays, plain, structure, block_size)
+
+
+def _stream(query, key, value, arrays, plain, structure, block_size):
+    filled = [one if other is None else other for one, other in zip(arrays, plain, strict=True)]
+    score, normalizer, score_mod, mask, dropout = structure.unflatten(filled)
+    q, k = query.shape[0], key.shape[0]
+    form = forms.form(normalizer)
+    size = block_size or default_block(q, k, online=form.online, masked=mask is not None)
+    grid, maybe = make_grid(q, k, size, mask)
+    out = output_dtype(value)
+    query, key = accumulate(query, key)
+    example = (query[: grid.size[0]], key[: grid.size[1]], 0, 0)
+
+    def scores(is_partial):
+        def of_block(query, key, *start):
+            block = grid.block(start)
+            allowed = block.real if is_partial else None
+            if is_partial and mask is not None:
+                inside = masks.in_block(mask, block)
+                allowed = inside if allowed is None else inside & allowed
+            slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
+            return block_scores(query, key, block, **slots), allowed
+
+        return hoist(of_block, *example)
+
+    def of_pair(query, key, query_index, key_index, exists):
+        block = dataclasses.replace(grid.block((query_index, key_index)), size=(1, 1))
+        slots = {"score": score, "score_mod": score_mod, "allowed": exists[None, None]}
+        found = block_scores(query[None], key[None], block, **slots)[0, 0]
+        return jnp.where(exists, found, 0.0)
+
+    functions = {"whole": scores(False), "partial": scores(True), "drop": None, "pair": None}
+    dtype = jax.eval_shape(
+        functions["whole"], functions["whole"].arrays, *example
+    )[0].dtype
+    (value,) = accumulate(value)
+    value = value.astype(jnp.promote_types(value.dtype, dtype))
+    if dropout is not None:
+        functions["drop"] = hoist(
+            lambda weights, *start: dropout(weights, *grid.block(start).indices),
+            jnp.zeros(grid.size, dtype), 0, 0,
+        )
+    if form.has_pivot:
+        functions["pair"] = hoist(of_pair, query[0], key[0], 0, 0, True)
+    parameters, parts = jax.tree.flatten(normalizer)
+    learned = [each if isinstance(each, jax.Array) else None for each in parameters]
+
+    def rebuilt(learned):
+        pairs = zip(parameters, learned, strict=True)
+        return forms.form(parts.unflatten([p if new is None else new for p, new in pairs]))
+
+    x = {
+        "query": grid.cut(query, 0),
+        "key": grid.cut(key, 1),
+        "value": grid.cut(value, 1),
+        "normalizer": learned,
+        "maybe": maybe,
+    } | {n: [] if each is None else each.arrays for n, each in functions.items()}
+    output, row = attend(Plan(grid=grid, form=rebuilt, dtype=dtype, **functions), x)
+    logsumexp = grid.join(form.logsumexp(row)) if hasattr(form, "logsumexp") else None
+    return grid.join(output).astype(out), logsumexp
+
+
+_compiled = jax.jit(_stream, static_argnums=(4, 5, 6))
+
+
+def default_block(q: int, k: int, *, online: bool, masked: bool) -> tuple[int, int]:
+    """(queries, keys) per block."""
+    return (512, 512) if masked else (1024, 512)

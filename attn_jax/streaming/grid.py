@@ -1,0 +1,168 @@
+"""The grid that cuts all pairs of queries and keys into blocks, and the walk over it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Num
+
+from attn_jax import masks
+from attn_jax.positions import Block
+from attn_jax.reach import Span
+
+SKIPPED, WHOLE, PARTIAL = range(3)  # what a mask leaves of a block
+
+_BAND = 4  # keys are copied per row of blocks where that takes at most so many copies of them
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grid:
+    """Blocks of `size` over all [q, k] pairs.
+
+    `kinds` [rows, columns] says what is known statically of each block. A row of blocks visits
+    `columns` [rows, width] of them: where a mask leaves a narrow band, only that.
+    """
+
+    of: tuple[int, int]
+    size: tuple[int, int]
+    kinds: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of blocks."""
+        return self.kinds.shape[0]
+
+    @property
+    def is_band(self) -> bool:
+        """Whether rows of blocks differ in the columns that they visit."""
+        return bool(np.any(self.columns != self.columns[0]))
+
+    def block(self, start: tuple[Any, Any]) -> Block:
+        """The block that starts there."""
+        return Block(self.size, self.of, start)
+
+    def cut(self, array: Num[Array, "n d"], axis: int) -> Num[Array, "blocks size d"]:
+        """The rows of queries (axis 0) or keys (axis 1) in blocks; the last row fills up."""
+        size = self.size[axis]
+        blocks = self.kinds.shape[axis]
+        padding = blocks * size - self.of[axis]
+        if padding:
+            array = jnp.pad(array, ((0, padding), (0, 0)), mode="edge")
+        return array.reshape(blocks, size, array.shape[1])
+
+    def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
+        """The rows of queries out of their blocks."""
+        return blocks.reshape(-1, *blocks.shape[2:])[: self.of[0]]
+
+
+def make_grid(
+    queries: int, keys: int, size: tuple[int, int], mask: Any
+) -> tuple[Grid, Bool[Array, "rows columns"] | None]:
+    """The grid, and where only run-time values tell that a block is empty: False there."""
+    size = min(size[0], queries), min(size[1], keys)
+    rows, columns = (_spans(n, width) for n, width in zip((queries, keys), size, strict=True))
+    overhang = np.zeros((len(rows.first), len(columns.first)), bool)
+    if queries % size[0]:
+        overhang[-1] = True
+    if keys % size[1]:
+        overhang[:, -1] = True
+    maybe = None
+    if mask is None:
+        kinds = np.where(overhang, PARTIAL, WHOLE)
+    else:
+        reach = masks.reach(mask, rows, columns)
+        kinds = np.where(reach.every & ~overhang, WHOLE, PARTIAL)
+        kinds = np.where(reach.some, kinds, SKIPPED)
+        maybe = reach.maybe
+    return Grid((queries, keys), size, kinds, _visited(kinds)), maybe
+
+
+def _spans(n: int, size: int) -> Span:
+    first = np.arange(0, n, size)
+    return Span(first, np.minimum(first + size, n) - 1)
+
+
+def _visited(kinds: np.ndarray) -> np.ndarray:
+    """The columns [rows, width] that each row visits: its band if it is narrow, or the same."""
+    rows, columns = kinds.shape
+    used = kinds != SKIPPED
+    if not used.any():
+        return np.zeros((rows, 0), int)
+    first = np.where(used.any(axis=1), used.argmax(axis=1), 0)
+    last = np.where(used.any(axis=1), columns - 1 - used[:, ::-1].argmax(axis=1), 0)
+    width = int((last - first).max()) + 1
+    if rows * width <= _BAND * columns:
+        first = np.minimum(first, columns - width)
+        return first[:, None] + np.arange(width)
+    inside = np.arange(first[used.any(axis=1)].min(), last.max() + 1)
+    return np.broadcast_to(inside, (rows, len(inside)))
+
+
+def walk(
+    grid: Grid,
+    one_row: Callable,
+    rows: Any,
+    keys: Any,
+    maybe: Bool[Array, "rows columns"] | None = None,
+    *,
+    recompute: bool = False,
+) -> Any:
+    """Call `one_row(rows[i], first_key, visit)` for each row of blocks; the results are stacked.
+
+    `visit(step, carry)` folds the blocks of keys in that row, which begin at `first_key`:
+    `step(carry, keys=keys[j], block=block, is_partial=…) -> carry`, not called for skipped blocks.
+    With `recompute`, nothing of a block is kept for the transposed walk.
+    """
+    remat = functools.partial(jax.checkpoint, prevent_cse=False) if recompute else lambda f: f
+    columns = jnp.asarray(grid.columns)
+    kinds = np.take_along_axis(grid.kinds, grid.columns, axis=1)
+    band = grid.is_band
+    if band:
+        keys = jax.tree.map(lambda each: each[columns], keys)
+    elif grid.columns.shape[1] != grid.kinds.shape[1]:
+        keys = jax.tree.map(lambda each: each[grid.columns[0][0] : grid.columns[0][-1] + 1], keys)
+    if maybe is not None:
+        maybe = jnp.take_along_axis(maybe, columns, axis=1)
+    present = sorted(set(kinds.ravel().tolist()))
+    per_row = {
+        "start": jnp.arange(grid.rows) * grid.size[0],
+        "kinds": jnp.asarray(np.searchsorted(present, kinds)),
+        "columns": columns * grid.size[1],
+        "maybe": maybe,
+        "keys": keys if band else None,
+    }
+
+    @remat
+    def row(inputs):
+        values, here = inputs
+
+        def visit(step, carry):
+            @remat
+            def body(carry, inputs):
+                keys, kind, start, maybe = inputs
+                block = grid.block((here["start"], start))
+
+                whole, partial = (
+                    functools.partial(step, keys=keys, block=block, is_partial=each)
+                    for each in (False, True)
+                )
+                if maybe is not None:
+                    partial = functools.partial(jax.lax.cond, maybe, partial, _same)
+                branches = {SKIPPED: _same, WHOLE: whole, PARTIAL: partial}
+                return jax.lax.switch(kind, [branches[each] for each in present], carry), None
+
+            inputs = (here["keys"] if band else keys, here["kinds"], here["columns"], here["maybe"])
+            return jax.lax.scan(body, carry, inputs)[0]
+
+        return one_row(values, here["columns"][0], visit)
+
+    return jax.lax.map(row, (rows, per_row))
+
+
+def _same(carry: Any) -> Any:
+    return carry

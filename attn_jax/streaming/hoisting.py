@@ -1,0 +1,56 @@
+"""Functions made pure: what they close over becomes an argument.
+
+A score that closes over a weight, or a slot that holds one, has to be differentiated in it, so the
+weight must be an input of the function that carries the differentiation rule.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Hoisted:
+    """`function(*x)` as `hoisted(arrays, *x)`; `arrays` are what it closed over."""
+
+    call: Callable
+    arrays: list[Array]
+
+    def __call__(self, arrays: list[Array], *arguments: Any) -> Any:
+        return self.call(arrays, *arguments)
+
+
+def hoist(function: Callable, *examples: Any) -> Hoisted:
+    """Trace a function at arguments of the examples' shapes and dtypes.
+
+    Half-precision arrays are handed out in float32: what a loop adds to their derivative is then
+    rounded once, at its end.
+    """
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
+    structure = jax.tree.structure(shapes)
+    dtypes = [jnp.result_type(each) for each in closed.consts]
+
+    def call(arrays, *arguments):
+        arrays = [
+            each.astype(dtype) if is_float(each) else each
+            for each, dtype in zip(arrays, dtypes, strict=True)
+        ]
+        leaves = jax.core.eval_jaxpr(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+        return structure.unflatten(leaves)
+
+    return Hoisted(call, [_widened(each) for each in closed.consts])
+
+
+def is_float(array: Any) -> bool:
+    """Whether an array can be differentiated in."""
+    return jnp.issubdtype(jnp.result_type(array), jnp.floating)
+
+
+def _widened(array: Any) -> Array:
+    if not is_float(array):
+        return array
+    return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))

@@ -1,0 +1,259 @@
+"""Attention over a grid of blocks, and its one differentiation rule."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_jax.pairs import attended
+from attn_jax.streaming.forms import RowState
+from attn_jax.streaming.grid import Grid, walk
+from attn_jax.streaming.hoisting import Hoisted
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """All that is static about one call: the grid and pure functions of arrays.
+
+    `whole` and `partial` give (scores, allowed) of a block, `drop` applies dropout to its weights,
+    `pair` gives the score of single pairs; each has its list of hoisted arrays.
+    """
+
+    grid: Grid
+    form: Callable[[Any], Any]
+    whole: Hoisted
+    partial: Hoisted
+    drop: Hoisted | None
+    pair: Hoisted | None
+    dtype: Any
+
+
+def block_of_scores(plan: Plan, x: Any, block: Any, is_partial: bool) -> tuple[Array, Array, Any]:
+    """Scores of a block, -inf where deleted, and the values, 0 where nobody may attend."""
+    name = "partial" if is_partial else "whole"
+    scores, allowed = getattr(plan, name)(x[name], x["query"], x["key"], *block.start)
+    value = x["value"]
+    if allowed is not None:
+        scores = jnp.where(allowed, scores, -jnp.inf)
+        value = jnp.where(attended(allowed), value, 0.0)
+    return scores.astype(plan.dtype), value
+
+
+def dropped(plan: Plan, x: Any, weights: Array, block: Any) -> Array:
+    """The weights after dropout."""
+    return weights if plan.drop is None else plan.drop(x["drop"], weights, *block.start)
+
+
+def forward(plan: Plan, x: Any) -> tuple[Array, RowState]:
+    """The output [rows, size, e] and the row state [rows, size]."""
+    form = plan.form(x["normalizer"])
+    one_row = _online_row if form.online else _panel_row
+
+    def row(query, first_key, visit):
+        return one_row(plan, form, x | {"query": query}, first_key, visit)
+
+    keys = {"key": x["key"], "value": x["value"]}
+    return walk(plan.grid, row, x["query"], keys, x["maybe"])
+
+
+def _online_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
+    del first_key
+    rows = plan.grid.size[0]
+
+    def step(carry, keys, block, is_partial):
+        output, state = carry
+        here = x | keys
+        scores, value = block_of_scores(plan, here, block, is_partial)
+        state, weights, factor = form.step(state, scores)
+        weights = dropped(plan, here, weights, block)
+        if factor is not None:
+            output = output * factor[:, None]
+        return output + weights.astype(value.dtype) @ value, state
+
+    output = jnp.zeros((rows, x["value"].shape[-1]), x["value"].dtype)
+    output, state = visit(step, (output, form.start(rows, plan.dtype)))
+    row, scale = form.finish(state)
+    return (output if scale is None else output * scale[:, None]), row
+
+
+def _panel_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
+    grid = plan.grid
+    rows, width = grid.size[0], grid.columns.shape[1] * grid.size[1]
+    value_dtype = x["value"].dtype
+
+    def compare(panel, keys, block, is_partial):
+        scores, _ = block_of_scores(plan, x | keys, block, is_partial)
+        return jax.lax.dynamic_update_slice(panel, scores, (0, block.start[1] - first_key))
+
+    panel = visit(compare, jnp.full((rows, width), -jnp.inf, plan.dtype))
+    row, weights = form.rows(panel)
+    if row.pivot is not None:
+        row = row._replace(pivot=jnp.where(row.pivot < 0, -1, row.pivot + first_key))
+
+    def add(output, keys, block, is_partial):
+        here = x | keys
+        _, value = block_of_scores(plan, here, block, is_partial)
+        part = jax.lax.dynamic_slice(weights, (0, block.start[1] - first_key), grid.size)
+        part = dropped(plan, here, part, block)
+        return output + part.astype(value_dtype) @ value
+
+    return visit(add, jnp.zeros((rows, x["value"].shape[-1]), value_dtype)), row
+
+
+def weighted(plan: Plan, x: Any, row: RowState, block: Any, is_partial: bool):
+    """Σ_j drop(w_ij) v_j [q, e] and Σ_j w_ij [q] of one block, the row state being known."""
+    form = plan.form(x["normalizer"])
+    scores, value = block_of_scores(plan, x, block, is_partial)
+    dead = scores == -jnp.inf
+    z = jnp.where(dead, 0.0, jnp.where(dead, 0.0, scores) - row.reference[:, None])
+    if row.pivot is not None:  # its score is the reference, to the last bit
+        z = jnp.where(block.indices[1] == row.pivot[:, None], 0.0, z)
+    weights = jnp.where(dead, 0.0, form.weight(z, row.level[:, None]))
+    output = dropped(plan, x, weights, block).astype(value.dtype) @ value
+    return output, jnp.sum(weights, axis=1)
+
+
+def attend(plan: Plan, x: Any) -> tuple[Array, RowState]:
+    """`forward` with derivatives of any mode and order.
+
+    With the row state known, tangents are sums over blocks, in any order. The level is defined by
+    Σ_j w_ij + rest_i = 1, so its tangent is the one that keeps that sum.
+    """
+    leaves, structure = jax.tree.flatten(x)
+
+    @jax.custom_jvp
+    def run(*leaves):
+        return forward(plan, structure.unflatten(leaves))
+
+    def rule(primals, tangents):
+        x = structure.unflatten(primals)
+        output, row = run(*primals)
+        moving = [not isinstance(each, jax.custom_derivatives.SymbolicZero) for each in tangents]
+        d_x = structure.unflatten(
+            [each if moves else None for each, moves in zip(tangents, moving, strict=True)]
+        )
+        return (output, row), tangent(plan, x, output, row, d_x)
+
+    run.defjvp(rule, symbolic_zeros=True)
+    return run(*leaves)
+
+
+PER_QUERY, PER_KEY = ("query",), ("key", "value")
+
+
+def tangent(plan: Plan, x: Any, output: Array, row: RowState, d_x: Any):
+    """The tangents of `forward`'s output and row state, linear in d_x."""
+    form = plan.form(x["normalizer"])
+    d_reference = None
+    if form.has_pivot:
+        _, d_reference = jvp(lambda x: references(plan, x, row), x, d_x)
+    d_output, d_total = sums_of_tangents(plan, x, row, d_x, d_reference)
+    if form.has_level:
+        by_output, by_total = level_slopes(plan, form, x, output, row)
+        d_rest = None
+        if form.rest(row) is not None:
+            rest = lambda x: plan.form(x["normalizer"]).rest(row)
+            _, d_rest = jvp(rest, {"normalizer": x["normalizer"]}, {"normalizer": d_x["normalizer"]})
+        if d_rest is not None:
+            d_total = d_total + d_rest
+        empty = by_total == 0
+        d_level = -d_total / jnp.where(empty, 1.0, by_total)
+        d_level = jnp.where(empty, 0.0, d_level)
+        d_output = d_output + d_level[..., None] * by_output
+    else:
+        d_level = jnp.zeros_like(row.level)
+    return d_output.astype(output.dtype), RowState(
+        jnp.zeros_like(row.reference) if d_reference is None else d_reference,
+        d_level,
+        None if row.pivot is None else jnp.zeros(row.pivot.shape, jax.dtypes.float0),
+    )
+
+
+def jvp(function: Callable, x: Any, d_x: Any) -> tuple[Any, Any]:
+    """jax.jvp in those leaves of x whose tangent is not None; None if there are none."""
+    leaves, structure = jax.tree.flatten(x)
+    tangents = structure.flatten_up_to(d_x)
+    moving = [n for n, each in enumerate(tangents) if each is not None]
+    if not moving:
+        return function(x), None
+
+    def of_moving(*values):
+        filled = list(leaves)
+        for n, value in zip(moving, values, strict=True):
+            filled[n] = value
+        return function(structure.unflatten(filled))
+
+    return jax.jvp(of_moving, [leaves[n] for n in moving], [tangents[n] for n in moving])
+
+
+def sums_of_tangents(plan, x, row, d_x, d_reference):
+    """Σ_j ẇ_ij v_j + w_ij v̇_j and Σ_j ẇ_ij at a fixed level."""
+    shared = {n: each for n, each in x.items() if n not in PER_QUERY + PER_KEY}
+    d_shared = {n: d_x[n] for n in shared}
+
+    def one_row(inputs, first_key, visit):
+        del first_key
+
+        query, row, d_query, d_reference = inputs
+
+        def step(carry, keys, block, is_partial):
+            def sums(x):
+                at = row._replace(reference=x["reference"])
+                return weighted(plan, x, at, block, is_partial)
+
+            here = shared | keys[0] | {"query": query, "reference": row.reference}
+            d_here = d_shared | keys[1] | {"query": d_query, "reference": d_reference}
+            return jax.tree.map(jnp.add, carry, jvp(sums, here, d_here)[1])
+
+        return visit(step, zeros(plan, x))
+
+    return walk(
+        plan.grid,
+        one_row,
+        (x["query"], row, d_x["query"], d_reference),
+        ({n: x[n] for n in PER_KEY}, {n: d_x[n] for n in PER_KEY}),
+        x["maybe"],
+        recompute=True,
+    )
+
+
+def level_slopes(plan, form, x, output, row):
+    """d/d level of the output and of the sum of all weights."""
+    if hasattr(form, "level_slopes"):
+        return form.level_slopes(row, output)
+
+    def one_row(inputs, first_key, visit):
+        del first_key
+        query, row = inputs
+
+        def step(carry, keys, block, is_partial):
+            def sums(level):
+                return weighted(plan, x | keys | {"query": query}, row._replace(level=level), block, is_partial)
+
+            change = jax.jvp(sums, (row.level,), (jnp.ones_like(row.level),))[1]
+            return jax.tree.map(jnp.add, carry, change)
+
+        return visit(step, zeros(plan, x))
+
+    return walk(plan.grid, one_row, (x["query"], row), {n: x[n] for n in PER_KEY}, x["maybe"], recompute=True)
+
+
+def zeros(plan: Plan, x: Any) -> tuple[Array, Array]:
+    """Nothing added yet: the sums [q, e] and [q] of one row of blocks."""
+    rows, value = plan.grid.size[0], x["value"]
+    return jnp.zeros((rows, value.shape[-1]), value.dtype), jnp.zeros(rows, plan.dtype)
+
+
+def references(plan: Plan, x: Any, row: RowState) -> Array:
+    """The scores of the pivots [rows, size]."""
+    key = x["key"].reshape(-1, x["key"].shape[-1])
+    pivot = row.pivot.reshape(-1)
+    query = x["query"].reshape(-1, x["query"].shape[-1])
+    present = pivot >= 0
+    pivot = jnp.maximum(pivot, 0)
+    index = jnp.minimum(jnp.arange(len(pivot)), plan.grid.of[0] - 1)
+    scores = jax.vmap(lambda *pair: plan.pair(x["pair"], *pair))(query, key[pivot], index, pivot, present)
+    return scores.reshape(row.pivot.shape).astype(plan.dtype)

@@ -1,0 +1,102 @@
+"""The machine: which one it is, and what it can do at best, by measurement in the same run."""
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments import runs
+from experiments.errors import UserError
+
+PEERS = ("torch", "entmax", "pykeops", "tokamax")
+
+
+def find(kind: str | None) -> jax.Device:
+    """Return the first device of a kind (cpu, gpu, tpu), or JAX's default."""
+    try:
+        return jax.devices(kind)[0]
+    except RuntimeError as error:
+        here = ", ".join(sorted({each.platform for each in jax.devices()}))
+        raise UserError(f"--device {kind} needs one that JAX finds. Got {here} only.") from error
+
+
+def identity(device: jax.Device) -> dict[str, Any]:
+    """Return what has to stay the same while a run is resumed: the device and the versions."""
+    return {
+        "device": {
+            "platform": device.platform,
+            "kind": device.device_kind,
+            "processor": processor(),
+            "cores": len(os.sched_getaffinity(0)),
+        },
+        "versions": runs.environment()["versions"] | {name: runs.version(name) for name in PEERS},
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Return the date and the commit (null: not a checkout)."""
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
+
+
+def commit() -> str | None:
+    """Return the checkout's commit, "-dirty" behind it where files differ from it."""
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def processor() -> str:
+    """Return the CPU's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def limits(device: jax.Device, dtypes: Iterable[str], *, smoke: bool) -> Mapping[str, Any]:
+    """Return the rates that no attention can exceed: of matrix products, and of memory."""
+    largest = 256 if smoke else {"cpu": 4096}.get(device.platform, 16_384)
+    sizes = [size for size in (256, 1024, 2048, 4096, 8192, 16_384) if size <= largest]
+    numbers = 2**16 if smoke else 2**26
+    return {
+        "matmul_gflop_per_second": {
+            dtype: max(matmul_rate(device, dtype, size) for size in sizes) for dtype in dtypes
+        },
+        "memory_gb_per_second": memory_rate(device, numbers),
+    }
+
+
+def matmul_rate(device: jax.Device, dtype: str, size: int) -> float:
+    """Return the GFLOP/s of the product of two square matrices."""
+    matrix = jax.device_put(jnp.ones((size, size), dtype), device)
+    return 2 * size**3 / 1e9 / _fastest(lambda x: x @ x, matrix)
+
+
+def memory_rate(device: jax.Device, numbers: int) -> float:
+    """Return the GB/s of reading and writing an array larger than the caches."""
+    array = jax.device_put(jnp.ones(numbers, jnp.float32), device)
+    return 2 * array.nbytes / 1e9 / _fastest(lambda x: x + 1, array)
+
+
+def _fastest(function: Callable[[Any], Any], argument: Any, *, tries: int = 5) -> float:
+    compiled = jax.jit(function).lower(argument).compile()
+    taken = []
+    for _ in range(1 + tries):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(argument))
+        taken.append(time.perf_counter() - begin)
+    return min(taken[1:])
