@@ -26,7 +26,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
-from attn_jax import masks
+from attn_jax import cudnn, masks, streaming
 from attn_jax.checks import require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
@@ -36,8 +36,9 @@ from attn_jax.precision import accumulate, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
-IMPLEMENTATIONS = ("auto", "dense")
-PLANNED = ("streaming", "cudnn")
+IMPLEMENTATIONS = ("auto", "dense", "streaming", "cudnn")
+
+_CROSSOVER = 2**20  # pairs of queries and keys
 
 
 def attention(
@@ -73,10 +74,9 @@ def attention(
     >>> attention(jnp.zeros((1, 2)), jnp.zeros((2, 2)), jnp.array([[1.0], [3.0]])).tolist()
     [[2.0]]
     """
-    _choose(implementation, block_size)
-    query, key, value = _arrays(query, key, value)
-    scores, allowed, value = _scores(query, key, value, score, score_mod, mask)
-    return _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
+    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
+    how = {"dropout": dropout, "implementation": implementation, "block_size": block_size}
+    return _attend(query, key, value, slots, **how)[0]
 
 
 def attention_weights(
@@ -94,8 +94,9 @@ def attention_weights(
     [[0.5, 0.5]]
     """
     query, key, _ = _arrays(query, key)
-    scores, allowed, _ = _scores(query, key, None, score, score_mod, mask)
-    return _weigh(scores, allowed, normalizer)
+    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
+    _check(query, key, **slots)
+    return _weigh(*_scores(query, key, score, score_mod, mask), normalizer)
 
 
 def attention_and_logsumexp(
@@ -121,11 +122,9 @@ def attention_and_logsumexp(
     [[[1.0]], [0.0]]
     """
     require(isinstance(normalizer, Softmax), "normalizer", "be a Softmax", normalizer)
-    _choose(implementation, block_size)
-    query, key, value = _arrays(query, key, value)
-    scores, allowed, value = _scores(query, key, value, score, score_mod, mask)
-    output = _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
-    return output, normalizer.logsumexp(scores, where=allowed)
+    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
+    how = {"dropout": dropout, "implementation": implementation, "block_size": block_size}
+    return _attend(query, key, value, slots, **how, logsumexp=True)
 
 
 def merge(
@@ -154,21 +153,74 @@ def merge(
     return merged.astype(output_dtype(outputs)), logsumexp(logsumexps, axis=0)
 
 
-def _choose(implementation: str, block_size: tuple[int, int] | None) -> None:
-    require(
-        implementation in IMPLEMENTATIONS,
-        "implementation",
-        f"be one of {', '.join(map(repr, IMPLEMENTATIONS))}",
-        f"{implementation!r}, which does not exist yet"
-        if implementation in PLANNED
-        else repr(implementation),
+def _attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    slots: dict[str, Any],
+    *,
+    dropout: Dropout | None,
+    implementation: str,
+    block_size: tuple[int, int] | None,
+    logsumexp: bool = False,
+) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
+    """The output and, where asked for, the logsumexp."""
+    _require_choice(implementation, block_size)
+    query, key, value = _arrays(query, key, value)
+    _check(query, key, **slots)
+    if dropout is not None:
+        require_function(dropout, "dropout", "a Dropout")
+    if implementation == "cudnn":
+        return cudnn.attend(query, key, value, **slots, dropout=dropout, logsumexp=logsumexp), None
+    pairs = query.shape[0] * key.shape[0]
+    streams = streaming.has_form(slots["normalizer"])
+    if implementation == "streaming" or (
+        pairs >= _CROSSOVER and streams and implementation == "auto"
+    ):
+        slots["normalizer"] = streaming.as_slot(slots["normalizer"])
+        if pairs:
+            options = {"dropout": dropout, "block_size": block_size}
+            return streaming.stream(query, key, value, **slots, **options)
+    score, normalizer, score_mod, mask = (
+        slots[name] for name in ("score", "normalizer", "score_mod", "mask")
     )
+    scores, allowed = _scores(query, key, score, score_mod, mask)
+    if allowed is not None:
+        value = jnp.where(attended(allowed), value, 0)
+    output = _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
+    return output, normalizer.logsumexp(scores, where=allowed) if logsumexp else None
+
+
+def _require_choice(implementation: str, block_size: tuple[int, int] | None) -> None:
+    names = ", ".join(map(repr, IMPLEMENTATIONS))
+    known = implementation in IMPLEMENTATIONS
+    require(known, "implementation", f"be one of {names}", repr(implementation))
     proper = block_size is None or (
         isinstance(block_size, tuple)
         and len(block_size) == 2
         and all(isinstance(size, int) and size > 0 for size in block_size)
     )
     require(proper, "block_size", "be two positive integers (queries, keys)", block_size)
+
+
+def _check(
+    query: Array, key: Array, *, score: Any, normalizer: Any, score_mod: Any, mask: Any
+) -> None:
+    """Refuse what is not a slot, and slots that do not fit the arrays."""
+    forms = (
+        ("score", score, "(query, key) -> scores"),
+        ("normalizer", normalizer, "(scores, where=None, axis=-1) -> weights"),
+        ("score_mod", score_mod, "(scores, query_index, key_index) -> scores"),
+        ("mask", mask, "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"),
+    )
+    for name, slot, form in forms:
+        if slot is not None or name in ("score", "normalizer"):
+            require_function(slot, name, f"a function {form}")
+    if hasattr(score, "check"):
+        score.check(query, key)
+    for slot in (score_mod, mask):
+        if hasattr(slot, "check"):
+            slot.check(query.shape[0], key.shape[0])
 
 
 def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Array | None]:
@@ -196,39 +248,20 @@ def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Arra
 def _scores(
     query: Num[Array, "q d"],
     key: Num[Array, "k c"],
-    value: Num[Array, "k e"] | None,
     score: Score,
     score_mod: ScoreMod | None,
     mask: masks.MaskFunction | None,
-) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None, Num[Array, "k e"] | None]:
-    """Modified scores, what the mask allows, and the values; deleted ones are replaced."""
+) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None]:
+    """Modified scores and what the mask allows."""
     q, k = query.shape[0], key.shape[0]
-    require_function(score, "score", "a function (query, key) -> scores")
-    if score_mod is not None:
-        form = "a function (scores, query_index, key_index) -> scores"
-        require_function(score_mod, "score_mod", form)
-    if mask is not None:
-        form = "a function (query_index, key_index) -> bool; masks.Dense(array) wraps an array"
-        require_function(mask, "mask", form)
-    if hasattr(score, "check"):
-        score.check(query, key)
-    if hasattr(score_mod, "check"):
-        score_mod.check(q, k)
-    query, key = accumulate(query, key)
-    allowed = None
-    if mask is not None:
-        allowed = masks.dense(mask, q, k)
-        value = None if value is None else jnp.where(attended(allowed), value, 0)
+    allowed = None if mask is None else masks.dense(mask, q, k)
     slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
-    return block_scores(query, key, whole(q, k), **slots), allowed, value
+    return block_scores(*accumulate(query, key), whole(q, k), **slots), allowed
 
 
 def _weigh(
     scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
 ) -> Float[Array, "q k"]:
-    require_function(
-        normalizer, "normalizer", "a function (scores, where=None, axis=-1) -> weights"
-    )
     if allowed is not None:
         # `where` carries the mask. The scores behind it weigh nothing and are finite, squared too:
         # a user's normalizer may scale them without inf · 0 in its derivative.
@@ -243,7 +276,6 @@ def _weighted_sum(
     weights: Float[Array, "q k"], value: Num[Array, "k e"], dropout: Dropout | None
 ) -> Float[Array, "q e"]:
     if dropout is not None:
-        require_function(dropout, "dropout", "a Dropout")
         weights = dropout(weights, *indices(*weights.shape))
     total = jnp.einsum("qk,ke->qe", *accumulate(weights, value))
     return total.astype(output_dtype(value))

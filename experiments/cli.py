@@ -36,6 +36,11 @@ EXPERIMENTS = (
         "Invariants",
         "Which implementations of attention, ours and others', obey its invariants.",
     ),
+    Experiment(
+        "benchmark",
+        "Benchmark",
+        "How fast and how large implementations of attention are, each checked first.",
+    ),
 )
 
 

@@ -20,7 +20,7 @@ FLOORS = {
             "kernels slots checks precision positions reach constraints",
             "thresholds",
             "scores score_mods masks normalizers dropout",
-            "pairs",
+            "pairs cudnn",
             "streaming attention",
             "drop_in decoding training metrics plots testing regression",
             "nn",

@@ -26,7 +26,7 @@ from attn_jax.streaming.grid import make_grid
 from attn_jax.streaming.hoisting import hoist
 from attn_jax.streaming.rule import Plan, attend
 
-streams = forms.as_slot
+as_slot, has_form = forms.as_slot, forms.has_form
 
 
 def stream(
@@ -46,9 +46,7 @@ def stream(
     Compiled once for equal shapes and equal structure of the slots; what holds a plain function is
     traced at each call, as its surroundings may have changed.
     """
-    slot = forms.as_slot(normalizer)
-    forms.form(normalizer if slot is None else slot)  # refuses what does not stream
-    slots = (score, slot, score_mod, mask, dropout)
+    slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
     arrays = [each if isinstance(each, jax.Array) else None for each in leaves]
     plain = tuple(None if isinstance(each, jax.Array) else each for each in leaves)
@@ -87,15 +85,15 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         return jnp.where(exists, found, 0.0)
 
     functions = {"whole": scores(False), "partial": scores(True), "drop": None, "pair": None}
-    dtype = jax.eval_shape(
-        functions["whole"], functions["whole"].arrays, *example
-    )[0].dtype
+    dtype = jax.eval_shape(functions["whole"], functions["whole"].arrays, *example)[0].dtype
     (value,) = accumulate(value)
     value = value.astype(jnp.promote_types(value.dtype, dtype))
     if dropout is not None:
         functions["drop"] = hoist(
             lambda weights, *start: dropout(weights, *grid.block(start).indices),
-            jnp.zeros(grid.size, dtype), 0, 0,
+            jnp.zeros(grid.size, dtype),
+            0,
+            0,
         )
     if form.has_pivot:
         functions["pair"] = hoist(of_pair, query[0], key[0], 0, 0, True)

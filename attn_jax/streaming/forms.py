@@ -88,9 +88,7 @@ class SoftmaxForm:
     def logsumexp(self, row: RowState) -> Float[Array, "..."]:
         """Log of the softmax denominator, the sink included."""
         empty = row.level == 0
-        return jnp.where(
-            empty, -jnp.inf, row.reference + jnp.log(jnp.where(empty, 1.0, row.level))
-        )
+        return jnp.where(empty, -jnp.inf, row.reference + jnp.log(jnp.where(empty, 1.0, row.level)))
 
 
 class SigmoidForm:
@@ -180,29 +178,25 @@ SLOTS = {
 }
 
 
-def as_slot(normalizer: Any) -> Any | None:
-    """The normalizer as a slot that has a form, None where it has none."""
+def has_form(normalizer: Any) -> bool:
+    """Whether a normalizer streams."""
+    return type(normalizer) in FORMS or normalizer in tuple(SLOTS)
+
+
+def as_slot(normalizer: Any) -> Any:
+    """The normalizer as a slot that streams.
+
+    Raises:
+      ValueError: it has no streaming form; the message names the two ways out.
+    """
     if type(normalizer) in FORMS:
         return normalizer
-    return SLOTS.get(normalizer) if callable(normalizer) and _hashable(normalizer) else None
-
-
-def form(normalizer: Any) -> Any:
-    """The streaming form of a slot."""
-    make = FORMS.get(type(normalizer))
     names = ", ".join(each.__name__ for each in FORMS)
-    require(
-        make is not None,
-        "normalizer",
-        f"be one of {names} to stream (implementation='dense' takes any function)",
-        normalizer,
-    )
-    return make(normalizer)
+    ways = f"be one of {names} to stream, or come with implementation='dense'"
+    require(has_form(normalizer), "normalizer", ways, normalizer)
+    return SLOTS[normalizer]
 
 
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+def form(slot: Any) -> SoftmaxForm | SigmoidForm | EntmaxForm:
+    """The streaming form of a slot."""
+    return FORMS[type(slot)](slot)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from attn_jax.pairs import attended
@@ -147,29 +148,20 @@ PER_QUERY, PER_KEY = ("query",), ("key", "value")
 def tangent(plan: Plan, x: Any, output: Array, row: RowState, d_x: Any):
     """The tangents of `forward`'s output and row state, linear in d_x."""
     form = plan.form(x["normalizer"])
-    d_reference = None
+    d_reference = jnp.zeros_like(row.reference)
     if form.has_pivot:
-        _, d_reference = jvp(lambda x: references(plan, x, row), x, d_x)
-    d_output, d_total = sums_of_tangents(plan, x, row, d_x, d_reference)
+        d_reference = jvp(lambda x: references(plan, x, row), x, d_x)[1]
+    d_output, d_total = sums_of_tangents(plan, x, row, d_x, d_reference if form.has_pivot else None)
+    d_level = jnp.zeros_like(row.level)
     if form.has_level:
+        rest = jvp(lambda x: plan.form(x["normalizer"]).rest(row), x, d_x)[1]
+        d_total = d_total if form.rest(row) is None else d_total + rest
         by_output, by_total = level_slopes(plan, form, x, output, row)
-        d_rest = None
-        if form.rest(row) is not None:
-            rest = lambda x: plan.form(x["normalizer"]).rest(row)
-            _, d_rest = jvp(rest, {"normalizer": x["normalizer"]}, {"normalizer": d_x["normalizer"]})
-        if d_rest is not None:
-            d_total = d_total + d_rest
         empty = by_total == 0
-        d_level = -d_total / jnp.where(empty, 1.0, by_total)
-        d_level = jnp.where(empty, 0.0, d_level)
+        d_level = jnp.where(empty, 0.0, -d_total / jnp.where(empty, 1.0, by_total))
         d_output = d_output + d_level[..., None] * by_output
-    else:
-        d_level = jnp.zeros_like(row.level)
-    return d_output.astype(output.dtype), RowState(
-        jnp.zeros_like(row.reference) if d_reference is None else d_reference,
-        d_level,
-        None if row.pivot is None else jnp.zeros(row.pivot.shape, jax.dtypes.float0),
-    )
+    no_pivot = None if row.pivot is None else np.zeros(row.pivot.shape, jax.dtypes.float0)
+    return d_output, RowState(d_reference, d_level, no_pivot)
 
 
 def jvp(function: Callable, x: Any, d_x: Any) -> tuple[Any, Any]:
@@ -204,17 +196,21 @@ def sums_of_tangents(plan, x, row, d_x, d_reference):
                 at = row._replace(reference=x["reference"])
                 return weighted(plan, x, at, block, is_partial)
 
-            here = shared | keys[0] | {"query": query, "reference": row.reference}
-            d_here = d_shared | keys[1] | {"query": d_query, "reference": d_reference}
+            key_side, d_key_side = jax.tree.map(jnp.transpose, keys)
+            here = shared | key_side | {"query": query, "reference": row.reference}
+            d_here = d_shared | d_key_side | {"query": d_query, "reference": d_reference}
             return jax.tree.map(jnp.add, carry, jvp(sums, here, d_here)[1])
 
         return visit(step, zeros(plan, x))
 
+    # As [features, keys] the cotangents of keys and values are products [features, queries] x
+    # [queries, keys], twice as fast on CPUs as their transposes.
+    key_sides = {n: x[n] for n in PER_KEY}, {n: d_x[n] for n in PER_KEY}
     return walk(
         plan.grid,
         one_row,
         (x["query"], row, d_x["query"], d_reference),
-        ({n: x[n] for n in PER_KEY}, {n: d_x[n] for n in PER_KEY}),
+        jax.tree.map(lambda each: jnp.swapaxes(each, 1, 2), key_sides),
         x["maybe"],
         recompute=True,
     )
@@ -231,14 +227,23 @@ def level_slopes(plan, form, x, output, row):
 
         def step(carry, keys, block, is_partial):
             def sums(level):
-                return weighted(plan, x | keys | {"query": query}, row._replace(level=level), block, is_partial)
+                return weighted(
+                    plan, x | keys | {"query": query}, row._replace(level=level), block, is_partial
+                )
 
             change = jax.jvp(sums, (row.level,), (jnp.ones_like(row.level),))[1]
             return jax.tree.map(jnp.add, carry, change)
 
         return visit(step, zeros(plan, x))
 
-    return walk(plan.grid, one_row, (x["query"], row), {n: x[n] for n in PER_KEY}, x["maybe"], recompute=True)
+    return walk(
+        plan.grid,
+        one_row,
+        (x["query"], row),
+        {n: x[n] for n in PER_KEY},
+        x["maybe"],
+        recompute=True,
+    )
 
 
 def zeros(plan: Plan, x: Any) -> tuple[Array, Array]:
@@ -255,5 +260,7 @@ def references(plan: Plan, x: Any, row: RowState) -> Array:
     present = pivot >= 0
     pivot = jnp.maximum(pivot, 0)
     index = jnp.minimum(jnp.arange(len(pivot)), plan.grid.of[0] - 1)
-    scores = jax.vmap(lambda *pair: plan.pair(x["pair"], *pair))(query, key[pivot], index, pivot, present)
+    scores = jax.vmap(lambda *pair: plan.pair(x["pair"], *pair))(
+        query, key[pivot], index, pivot, present
+    )
     return scores.reshape(row.pivot.shape).astype(plan.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.benchmark.cases import RESULTS, Case
 from experiments.benchmark.inputs import Inputs
-from experiments.benchmark.memory import Memory, available_on_host
+from experiments.benchmark.memory import COMPILED, Memory, available_on_host
 from experiments.benchmark.programs import Attend, Program
 
 
@@ -78,7 +78,7 @@ def planned_memory(compiled: Any) -> Memory | None:
     temporary, outputs = plan.temp_size_in_bytes, plan.output_size_in_bytes
     return Memory(
         peak=temporary + outputs,
-        source="compiled",
+        source=COMPILED,
         temporary=temporary,
         arguments=plan.argument_size_in_bytes,
         outputs=outputs,

@@ -41,8 +41,12 @@ def identity(device: jax.Device) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Return the date and the commit (null: not a checkout)."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
+    """Return the date, the commit (null: not a checkout), and how busy the machine was before."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 def commit() -> str | None:

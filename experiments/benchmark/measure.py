@@ -5,16 +5,16 @@ Whatever an implementation raises is its row's result, and the others go on.
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from experiments.benchmark import agreement, flop, memory, reference, timing
+from experiments.benchmark import agreement, flop, memory, timing
 from experiments.benchmark.cases import Case
 from experiments.benchmark.implementations import Implementation
-from experiments.benchmark.inputs import Inputs, Rows, draw, sample_rows, seeded_at
+from experiments.benchmark.problems import Problem
 from experiments.benchmark.programs import Framework, Program
 from experiments.benchmark.rows import TIMED, Row
 
@@ -26,7 +26,7 @@ class Contest:
     """Who competes, where, and against whom. `by_name`: say why one does not serve a case."""
 
     implementations: Sequence[Implementation]
-    frameworks: Mapping[str, Framework]
+    framework: Callable[[str], Framework]
     platform: str
     baseline: str
     seconds: float
@@ -42,75 +42,48 @@ class Contest:
         ]
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A case's inputs, and the answer in some of its rows."""
+@dataclass(frozen=True)
+class Ready:
+    """A program that is right, its arguments, and its row so far."""
 
-    case: Case
-    inputs: Inputs
-    checked: Inputs
-    rows: Rows
-    expected: Mapping[str, np.ndarray]
-
-    @classmethod
-    def of(cls, case: Case) -> "Problem":
-        """Draw the inputs and evaluate the reference."""
-        inputs, rows = draw(case), sample_rows(case)
-        checked = seeded_at(case, inputs, rows)
-        return cls(case, inputs, checked, rows, reference.expected(case, checked, rows))
-
-    @functools.cache  # noqa: B019 - a problem lives as long as its case is measured
-    def placed(self, framework: Framework) -> tuple[Any, Any]:
-        """Return the arguments to time and those to check, on the device."""
-        timed = framework.place(self.inputs)
-        if self.checked is self.inputs:
-            return timed, timed
-        return timed, framework.place(self.checked)._replace(operands=timed.operands)
+    row: Row
+    program: Program
+    arguments: Any
 
 
-def measure(case: Case, contest: Contest) -> Iterator[Row]:
-    """Yield a row for each entrant when it is checked, and again, last, when all are timed.
-
-    So the last row of an implementation is its result, and what comes before it is progress.
-    """
+def measure(case: Case, contest: Contest, tell: Callable[[Row], Any]) -> list[Row]:
+    """Return the case's rows; `tell` hears of each as soon as it is checked."""
     problem = Problem.of(case)
-    programs: dict[Row, Program] = {}
+    done: list[Row | Ready] = []
     for implementation in contest.entrants(case):
-        row, program = prepared(implementation, problem, contest)
-        yield row
-        if program is not None:
-            programs[row] = program
-    if programs:
-        yield from timed(programs, problem, contest)
-
-
-def prepared(
-    implementation: Implementation, problem: Problem, contest: Contest
-) -> tuple[Row, Program | None]:
-    """Return the row so far, and the program where it is right."""
-    case = problem.case
-    row = Row(**case.names, implementation=implementation.name, status=TIMED)
-    if implementation.missing:
-        return replace(row, status="not installed", message=implementation.library), None
-    if reason := implementation.refusal(case, contest.platform):
-        return replace(row, status="refused", message=reason), None
-    framework = contest.frameworks[implementation.framework]
+        done.append(prepared(implementation, problem, contest))
+        tell(done[-1] if isinstance(done[-1], Row) else done[-1].row)
+    ready = [each for each in done if isinstance(each, Ready)]
     try:
-        return checked(row, implementation, framework, problem, contest.platform)
-    except Exception as error:  # others' code, and memory: this row's result
-        status, message = outcome(error)
-        return replace(row, status=status, message=message), None
+        rows = iter(timed(ready, problem, contest) if ready else ())
+    except Exception as error:  # what could run once could not run again
+        rows = iter([failed(each.row, error) for each in ready])
+    return [each if isinstance(each, Row) else next(rows) for each in done]
+
+
+def prepared(implementation: Implementation, problem: Problem, contest: Contest) -> Row | Ready:
+    """Return the program where it is right, else the row that says why there is none."""
+    row = Row(**problem.case.names, implementation=implementation.name, status=TIMED)
+    if implementation.missing:
+        return replace(row, status="not installed", message=implementation.library)
+    if reason := implementation.refusal(problem.case, contest.platform):
+        return replace(row, status="refused", message=reason)
+    try:
+        return checked(row, implementation, problem, contest)
+    except Exception as error:  # others' code, and memory
+        return failed(row, error)
 
 
 def checked(
-    row: Row,
-    implementation: Implementation,
-    framework: Framework,
-    problem: Problem,
-    platform: str,
-) -> tuple[Row, Program | None]:
+    row: Row, implementation: Implementation, problem: Problem, contest: Contest
+) -> Row | Ready:
     """Make the program, run it once and hold its results against the reference."""
-    case = problem.case
+    case, framework = problem.case, contest.framework(implementation.framework)
     arguments, to_check = problem.placed(framework)
     program = framework.program(
         implementation.make(case), case, arguments, **implementation.options
@@ -121,7 +94,7 @@ def checked(
     first_call = time.perf_counter() - begin
     error = agreement.error(case, framework.read(results, case), problem.expected, problem.rows)
     del results
-    most = agreement.tolerance(case.dtype, platform)
+    most = agreement.tolerance(case.dtype, contest.platform)
     row = replace(
         row,
         error=error,
@@ -131,60 +104,52 @@ def checked(
         memory=program.memory(arguments),
     )
     if not error <= most:  # NaN is wrong too
-        message = f"error {error:.1e}, at most {most:.0e}"
-        return replace(row, status="wrong", message=message), None
-    return row, program
+        return replace(row, status="wrong", message=f"error {error:.1e}, at most {most:.0e}")
+    return Ready(row, program, arguments)
 
 
-def outcome(error: Exception) -> tuple[str, str]:
-    """Return the status and the message of what an implementation raised."""
-    first_line = (str(error).splitlines() or [""])[0]
+def failed(row: Row, error: Exception) -> Row:
+    """Return the row of an implementation that raised."""
+    message = (str(error).splitlines() or [""])[0]
+    names_it = isinstance(error, ValueError) and "implementation" in message
     if memory.is_exhausted(error):
-        return "out of memory", first_line
-    names_it = isinstance(error, ValueError) and "implementation" in first_line
-    if names_it or isinstance(error, NotImplementedError):
-        return "refused", first_line
-    return "failed", f"{type(error).__name__}: {first_line}"
+        status = "out of memory"
+    elif names_it or isinstance(error, NotImplementedError):
+        status = "refused"
+    else:
+        status, message = "failed", f"{type(error).__name__}: {message}"
+    return replace(row, status=status, message=message)
 
 
-def timed(
-    programs: Mapping[Row, Program], problem: Problem, contest: Contest
-) -> Iterator[Row]:
-    """Run the programs in turns and yield their rows, complete."""
-    case, rows = problem.case, list(programs)
-    frameworks = {each.name: each.framework for each in contest.implementations}
-    arguments = [
-        problem.placed(contest.frameworks[frameworks[row.implementation]])[0] for row in rows
-    ]
-    calls = [
-        functools.partial(program.call, given)
-        for program, given in zip(programs.values(), arguments, strict=True)
-    ]
+def timed(ready: Sequence[Ready], problem: Problem, contest: Contest) -> list[Row]:
+    """Run the programs in turns and return their rows, complete."""
+    calls = [functools.partial(each.program.call, each.arguments) for each in ready]
     seconds = timing.interleaved(calls, contest.seconds)
-    by_name = dict(zip((row.implementation for row in rows), seconds, strict=True))
+    by_name = {each.row.implementation: own for each, own in zip(ready, seconds, strict=True)}
     baseline = next((n for n in (contest.baseline, FALLBACK_BASELINE) if n in by_name), None)
-    work = flop.count(case)
-    for row, own in zip(rows, seconds, strict=True):
-        rate = work / np.median(own) / 1e9
+    work = flop.count(problem.case)
+    peak = contest.matmul_gflop_per_second[problem.case.dtype]
+    rows = []
+    for each, own in zip(ready, seconds, strict=True):
+        median = float(np.median(own))
         row = replace(
-            row,
-            run_seconds=float(np.median(own)),
+            each.row,
+            run_seconds=median,
             run_quartiles=quartiles(own),
             rounds=len(own),
             flop=work,
-            least_bytes=flop.least_bytes(case, problem.inputs),
-            gflop_per_second=float(rate),
-            fraction_of_matmul=float(rate / contest.matmul_gflop_per_second[case.dtype]),
+            least_bytes=flop.least_bytes(problem.case, problem.inputs),
+            gflop_per_second=work / median / 1e9,
+            fraction_of_matmul=work / median / 1e9 / peak,
         )
-        if baseline is not None:
-            ratios = by_name[baseline] / own
-            row = replace(
-                row,
-                baseline=baseline,
-                ratio=float(np.median(ratios)),
-                ratio_quartiles=quartiles(ratios),
-            )
-        yield row
+        rows.append(row if baseline is None else against(row, baseline, by_name[baseline] / own))
+    return rows
+
+
+def against(row: Row, baseline: str, ratios: np.ndarray) -> Row:
+    """Return the row with the baseline's time over its own, round by round."""
+    ratio = float(np.median(ratios))
+    return replace(row, baseline=baseline, ratio=ratio, ratio_quartiles=quartiles(ratios))
 
 
 def quartiles(values: np.ndarray) -> tuple[float, float]:

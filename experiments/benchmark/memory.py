@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
+COMPILED, ALLOCATOR, RESIDENT = "compiled", "allocator", "resident"
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
     (

@@ -91,7 +91,7 @@ def _sparsemax(scores: Vector, parameters: Parameters) -> tuple:
 
 
 def _entmax(scores: Vector, parameters: Parameters, alpha: float | None = None) -> tuple:
-    """Bisection on τ; g' = w^(2 - α) on the support. (Peters, Niculae & Martins 2019, eq. 10, 14.)"""
+    """Bisection on τ; g' = w^(2 - α) on the support. (Peters et al. 2019, eq. 10 and 14.)"""
     alpha = float(parameters["alpha"]) if alpha is None else alpha
     scaled, power = (alpha - 1) * (scores - scores.max()), 1 / (alpha - 1)
     low, high = -1.0, 0.0

@@ -109,7 +109,9 @@ class Journal:
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with rows of another machine, or of other versions."""
     now = json.loads(runs.to_json(now))
-    changed = [f"{name}: {before.get(name)} → {now[name]}" for name in now if before[name] != now[name]]
+    changed = [
+        f"{name}: {before.get(name)} → {now[name]}" for name in now if before[name] != now[name]
+    ]
     if changed:
         raise UserError(f"--resume needs the same machine and versions. Changed: {changed[0]}.")
 

@@ -80,9 +80,7 @@ MODELS = (
         heads=12,
         causal=True,
     ),
-    _self(
-        "llama3-8b", "models", LLAMA, 8192, heads=32, key_heads=8, features=128, causal=True
-    ),
+    _self("llama3-8b", "models", LLAMA, 8192, heads=32, key_heads=8, features=128, causal=True),
     _self(
         "vit-b16",
         "models",
@@ -171,9 +169,7 @@ FLASH_ATTENTION_3 = tuple(
 )
 
 SMOKE = (
-    _self(
-        "smoke-heads", "smoke", TINY, 13, batch=2, heads=4, key_heads=2, features=8, causal=True
-    ),
+    _self("smoke-heads", "smoke", TINY, 13, batch=2, heads=4, key_heads=2, features=8, causal=True),
     _self("smoke-window", "smoke", TINY, 19, features=8, window=(3, 0)),
     Shape(
         name="smoke-additive",
@@ -198,9 +194,7 @@ SMOKE = (
     ),
 )
 
-SHAPES = {
-    shape.name: shape for shape in (*MODELS, *LONG, *GROWTH, *FLASH_ATTENTION_3, *SMOKE)
-}
+SHAPES = {shape.name: shape for shape in (*MODELS, *LONG, *GROWTH, *FLASH_ATTENTION_3, *SMOKE)}
 DEFAULT = ("bert-base", "gpt2", "vit-b16", "decode-8k", "bahdanau", "long-4k-causal")
 FAMILIES = {
     "default": DEFAULT,

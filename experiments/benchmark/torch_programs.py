@@ -13,7 +13,13 @@ import torch
 
 from experiments.benchmark.cases import RESULTS, Case
 from experiments.benchmark.inputs import Inputs
-from experiments.benchmark.memory import Memory, available_on_host, resident_growth
+from experiments.benchmark.memory import (
+    ALLOCATOR,
+    RESIDENT,
+    Memory,
+    available_on_host,
+    resident_growth,
+)
 from experiments.benchmark.programs import Attend, Program
 
 
@@ -78,11 +84,11 @@ class PyTorch:
     def _memory(self, call: Any) -> Memory | None:
         if self.device.type == "cpu":
             growth = resident_growth(call)
-            return None if growth is None else Memory(growth, "resident")
+            return None if growth is None else Memory(growth, RESIDENT)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         call()
-        return Memory(torch.cuda.max_memory_allocated() - before, "allocator")
+        return Memory(torch.cuda.max_memory_allocated() - before, ALLOCATOR)
 
 
 def _forward(attend: Attend, arguments: Inputs) -> Any:
