@@ -9,8 +9,6 @@ from jaxtyping import Array, Num
 from attn_jax import masks, normalizers, scores
 from attn_jax.checks import require
 
-_WHO = "implementation 'cudnn'"
-
 
 def attend(
     query: Num[Array, "q d"],
@@ -40,18 +38,22 @@ def attend(
     half = len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
     width = query.shape[1]
     for holds, rule, got in (
-        (not logsumexp, "be asked for the output alone", "attention_and_logsumexp"),
-        (plain_scale, "have the score Dot, or ScaledDot with a number as its scale", score),
-        (is_softmax, "have the normalizer Softmax without a sink", normalizer),
-        (score_mod is None, "have no score_mod", score_mod),
-        (mask is None or causal, "have no mask but Causal()", mask),
-        (dropout is None, "have no dropout", dropout),
-        (half, "have query, key and value all in float16 or all in bfloat16", str(dtypes)),
-        (width == value.shape[1], "have values as wide as the keys", shapes),
-        (width % 8 == 0 and width <= 128, "have a multiple of 8 features, up to 128", shapes),
-        (jax.default_backend() == "gpu", "run on an NVIDIA GPU", jax.default_backend()),
+        (not logsumexp, "the output alone is asked for", "attention_and_logsumexp"),
+        (plain_scale, "the score is Dot, or ScaledDot with a number as its scale", score),
+        (is_softmax, "the normalizer is Softmax without a sink", normalizer),
+        (score_mod is None, "there is no score_mod", score_mod),
+        (mask is None or causal, "the mask is None or Causal()", mask),
+        (dropout is None, "there is no dropout", dropout),
+        (half, "query, key and value are all float16 or all bfloat16", str(dtypes)),
+        (width == value.shape[1], "value has as many features as key", shapes),
+        (width % 8 == 0 and width <= 128, "the features are a multiple of 8, up to 128", shapes),
+        (
+            jax.default_backend() == "gpu",
+            "an NVIDIA GPU is the default device",
+            jax.default_backend(),
+        ),
     ):
-        require(holds, _WHO, rule, got)
+        require(holds, "implementation", f"not be 'cudnn' unless {rule}", got)
     one_head = (each[None, :, None, :] for each in (query, key, value))
     scale = 1.0 if type(score) is scores.Dot else score.scale
     output = jax.nn.dot_product_attention(
