@@ -36,7 +36,7 @@ def attend(
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     dtypes = {query.dtype.name, key.dtype.name, value.dtype.name}
     half = len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
-    width = query.shape[1]
+    width, backend = query.shape[1], jax.default_backend()
     for holds, rule, got in (
         (not logsumexp, "the output alone is asked for", "attention_and_logsumexp"),
         (plain_scale, "the score is Dot, or ScaledDot with a number as its scale", score),

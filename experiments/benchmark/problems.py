@@ -21,7 +21,7 @@ class Problem:
     checked: Inputs
     rows: Rows
     expected: Mapping[str, np.ndarray]
-    _places: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _places: dict[Framework, tuple[Any, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, case: Case) -> "Problem":
@@ -32,9 +32,9 @@ class Problem:
 
     def placed(self, framework: Framework) -> tuple[Any, Any]:
         """Return (arguments to time, arguments to check) on the device, once for all programs."""
-        if id(framework) not in self._places:
+        if framework not in self._places:
             timed = checked = framework.place(self.inputs)
             if self.checked is not self.inputs:
                 checked = framework.place(self.checked)._replace(operands=timed.operands)
-            self._places[id(framework)] = timed, checked
-        return self._places[id(framework)]
+            self._places[framework] = timed, checked
+        return self._places[framework]

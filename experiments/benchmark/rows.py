@@ -109,9 +109,7 @@ class Journal:
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with rows of another machine, or of other versions."""
     now = json.loads(runs.to_json(now))
-    changed = [
-        f"{name}: {before.get(name)} → {now[name]}" for name in now if before[name] != now[name]
-    ]
+    changed = [f"{n}: {before[n]} → {now[n]}" for n in now if before[n] != now[n]]
     if changed:
         raise UserError(f"--resume needs the same machine and versions. Changed: {changed[0]}.")
 

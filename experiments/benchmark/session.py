@@ -8,7 +8,9 @@ from typing import Any
 
 from experiments.benchmark import implementations, shapes
 from experiments.benchmark.cases import Case, plan
+from experiments.benchmark.measure import Contest, measure
 from experiments.benchmark.options import Benchmark
+from experiments.benchmark.programs import Framework
 from experiments.benchmark.rows import TIMED, Journal, Row, require_same
 from experiments.runs import Run, start
 
@@ -100,12 +102,11 @@ def contest(
     device: Any,
     header: Mapping[str, Any],
     options: Benchmark,
-) -> Any:
+) -> Contest:
     """Return who competes where; a framework is imported when its first program is made."""
-    from experiments.benchmark.measure import Contest
 
     @functools.cache
-    def framework(name: str) -> Any:
+    def framework(name: str) -> Framework:
         if name == "jax":
             from experiments.benchmark.jax_programs import JAX
 
@@ -125,10 +126,8 @@ def contest(
     )
 
 
-def measure_all(cases: Sequence[Case], contest: Any, journal: Journal) -> None:
+def measure_all(cases: Sequence[Case], contest: Contest, journal: Journal) -> None:
     """Measure the cases that the journal does not have yet, and append each when it is done."""
-    from experiments.benchmark.measure import measure
-
     known = journal.rows()
     for number, case in enumerate(cases, 1):
         names = tuple(case.names.values())

@@ -4,13 +4,13 @@ There is no plan of memory to read: on a GPU the allocator's peak counts, on the
 the process's resident memory during a call.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from experiments.benchmark import machine
 from experiments.benchmark.cases import RESULTS, Case
 from experiments.benchmark.inputs import Inputs
 from experiments.benchmark.memory import (
@@ -28,7 +28,7 @@ class PyTorch:
 
     def __init__(self, platform: str):
         self.device = torch.device("cuda" if platform == "gpu" else "cpu")
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(machine.cores())
         if platform == "gpu":
             torch.set_float32_matmul_precision("high")  # TF32, as JAX has it there
 
