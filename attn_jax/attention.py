@@ -65,7 +65,10 @@ def attention(
       score_mod: what is done to the scores before the mask.
       mask: True where a query may attend to a key.
       dropout: a `Dropout`, on the weights.
-      implementation: "dense" or "auto"; "auto" is dense, the only one so far.
+      implementation: how. "dense" writes the [q, k] array down; "streaming" evaluates the same
+        block by block in linear memory, for all normalizers here; "cudnn" is NVIDIA's kernel for
+        scaled dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and
+        keys on where the normalizer streams, else dense.
       block_size: (queries, keys) per block, static; the dense implementation has no blocks.
 
     Raises:
@@ -151,6 +154,17 @@ def merge(
     weights = softmax(logsumexps, axis=0)[..., None]
     merged = jnp.sum(weights * jnp.where(present, outputs, 0), axis=0)
     return merged.astype(output_dtype(outputs)), logsumexp(logsumexps, axis=0)
+
+
+def choose(implementation: str, pairs: int, normalizer: Any) -> str:
+    """What "auto" stands for: streaming from 2²⁰ pairs on if the normalizer streams, else dense.
+
+    >>> choose("auto", 2**20, Softmax()), choose("auto", 2**20 - 1, Softmax())
+    ('streaming', 'dense')
+    """
+    if implementation != "auto":
+        return implementation
+    return "streaming" if pairs >= _CROSSOVER and streaming.has_form(normalizer) else "dense"
 
 
 def _attend(

@@ -47,11 +47,7 @@ def attend(
         (half, "query, key and value are all float16 or all bfloat16", str(dtypes)),
         (width == value.shape[1], "value has as many features as key", shapes),
         (width % 8 == 0 and width <= 128, "the features are a multiple of 8, up to 128", shapes),
-        (
-            jax.default_backend() == "gpu",
-            "an NVIDIA GPU is the default device",
-            jax.default_backend(),
-        ),
+        (backend == "gpu", "an NVIDIA GPU is the default device", backend),
     ):
         require(holds, "implementation", f"not be 'cudnn' unless {rule}", got)
     one_head = (each[None, :, None, :] for each in (query, key, value))

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int, Num
 
 from attn_jax import masks
-from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
+from attn_jax.attention import attention, attention_and_logsumexp, attention_weights, choose
 from attn_jax.checks import all_hold, require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax
@@ -77,15 +77,19 @@ def dot_product_attention(
     """
     query, key, value = map(jnp.asarray, (query, key, value))
     lengths = (query_seq_lengths, key_value_seq_lengths)
+    implementation = "auto" if implementation in (None, "xla") else implementation
     head = functools.partial(
         attention_and_logsumexp if return_residual else attention,
         score=ScaledDot(scale),
-        implementation="auto" if implementation in (None, "xla") else implementation,
+        implementation=implementation,
     )
     structure = [masks.Causal()] if is_causal else []
     if local_window_size is not None:
         structure.append(masks.Window(*_sides(local_window_size)))
-    return _over_heads(head, query, key, value, bias, mask, lengths, structure)
+    _require_layout(query, key, value)
+    one_by_one = _loops(implementation, Softmax(), query, key)
+    arrays = query, key, value, bias, mask
+    return _over_heads(head, *arrays, lengths, structure, one_by_one=one_by_one)
 
 
 def flax_attention_fn(
@@ -157,10 +161,10 @@ def flax_attention_fn(
         def head_weights(query, key, value, **options):
             return attention_weights(query, key, **slots, **options)
 
+        dropout = {"dropout_rate": dropout_rate, "rngs": rngs}
+        one_by_one = _loops(implementation, normalizer, query, key)
         with _precision(precision):
-            output = _over_heads(
-                head, *flat, **arrays, **common, dropout_rate=dropout_rate, rngs=rngs
-            )
+            output = _over_heads(head, *flat, **arrays, **common, **dropout, one_by_one=one_by_one)
             if module is not None:
                 weights = _over_heads(head_weights, *flat, **arrays, **common)
                 weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it
@@ -189,10 +193,12 @@ def _over_heads(
     score_mod: ScoreMod | None = None,
     dropout_rate: float = 0.0,
     rngs: Array | None = None,
+    one_by_one: bool = False,
 ) -> Any:
     """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
 
-    `rngs` is one PRNG key that all heads share, or an array of them [B, N].
+    `rngs` is one PRNG key that all heads share, or an array of them [B, N]. `one_by_one` is a loop
+    over the heads instead of vmap.
     """
     _require_layout(query, key, value)
     batched = query.ndim == 4
@@ -246,9 +252,10 @@ def _over_heads(
 
     by_head = {name: 0 if heads else None for name, (_, heads) in own.items()}
     by_example = {name: 0 if batch else None for name, (batch, _) in own.items()}
-    group = jax.vmap(one_head, in_axes=(1, None, None, by_head), out_axes=1)
-    heads = jax.vmap(group, in_axes=(1, 1, 1, by_head), out_axes=1)
-    examples = jax.vmap(heads, in_axes=(0, 0, 0, by_example))
+    over = _loop if one_by_one else jax.vmap
+    group = over(one_head, in_axes=(1, None, None, by_head), out_axes=1)
+    heads = over(group, in_axes=(1, 1, 1, by_head), out_axes=1)
+    examples = over(heads, in_axes=(0, 0, 0, by_example), out_axes=0)
     results = examples(query.reshape(b, t, k, n // k, h), key, value, arrays)
 
     def whole(result):
@@ -256,6 +263,37 @@ def _over_heads(
         return result if batched else result[0]
 
     return jax.tree.map(whole, results)
+
+
+def _loop(function: Callable, in_axes: tuple, out_axes: int) -> Callable:
+    """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays or Nones."""
+    *axes, by_name = in_axes
+
+    def mapped(*arguments):
+        *arrays, named = arguments
+        named = {name: each for name, each in named.items() if each is not None}
+        every = [
+            *zip(axes, arrays, strict=True),
+            *((by_name[n], each) for n, each in named.items()),
+        ]
+        moved = [None if axis is None else jnp.moveaxis(each, axis, 0) for axis, each in every]
+
+        def one(here):
+            own = [each if at is None else at for (_, each), at in zip(every, here, strict=True)]
+            rest = dict.fromkeys(by_name) | dict(zip(named, own[len(arrays) :], strict=True))
+            return function(*own[: len(arrays)], rest)
+
+        results = jax.lax.map(one, moved)
+        return jax.tree.map(lambda each: jnp.moveaxis(each, 0, out_axes), results)
+
+    return mapped
+
+
+def _loops(implementation: str, normalizer: Any, query: Array, key: Array) -> bool:
+    """Whether the heads are better streamed one by one: on CPUs, whose caches hold one block."""
+    pairs = query.shape[-3] * key.shape[-3]
+    how = choose(implementation, pairs, normalizer)
+    return how == "streaming" and jax.default_backend() == "cpu"
 
 
 def _both(one: masks.MaskFunction, other: masks.MaskFunction) -> masks.MaskFunction:

@@ -148,7 +148,7 @@ def walk(
                 block = grid.block((here["start"], start))
 
                 whole, partial = (
-                    functools.partial(step, keys=keys, block=block, is_partial=each)
+                    remat(functools.partial(step, keys=keys, block=block, is_partial=each))
                     for each in (False, True)
                 )
                 if maybe is not None:
