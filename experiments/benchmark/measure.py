@@ -53,17 +53,19 @@ class Ready:
 
 def measure(case: Case, contest: Contest, tell: Callable[[Row], Any]) -> list[Row]:
     """Return the case's rows; `tell` hears of each as soon as it is checked."""
-    problem = Problem.of(case)
-    done: list[Row | Ready] = []
+    problem, ready, rows = Problem.of(case), [], {}
     for implementation in contest.entrants(case):
-        done.append(prepared(implementation, problem, contest))
-        tell(done[-1] if isinstance(done[-1], Row) else done[-1].row)
-    ready = [each for each in done if isinstance(each, Ready)]
+        entry = prepared(implementation, problem, contest)
+        if isinstance(entry, Ready):
+            ready.append(entry)
+            entry = entry.row
+        rows[implementation.name] = entry
+        tell(entry)
     try:
-        rows = iter(timed(ready, problem, contest) if ready else ())
+        finished = timed(ready, problem, contest) if ready else []
     except Exception as error:  # what could run once could not run again
-        rows = iter([failed(each.row, error) for each in ready])
-    return [each if isinstance(each, Row) else next(rows) for each in done]
+        finished = [failed(each.row, error) for each in ready]
+    return list((rows | {row.implementation: row for row in finished}).values())
 
 
 def prepared(implementation: Implementation, problem: Problem, contest: Contest) -> Row | Ready:

@@ -1,6 +1,6 @@
 """The results as tables: one for each shape and its slots, with what was not timed below it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments import tables
@@ -9,7 +9,9 @@ from experiments.benchmark.memory import RESIDENT
 from experiments.benchmark.rows import TIMED, Row
 from experiments.benchmark.shapes import SHAPES
 
-MIB = 2**20
+TIMES = (("ms", 1e-3), ("µs", 1e-6))
+SIZES = (("MiB", 2**20), ("KiB", 2**10))
+RATES = (("GFLOP", 1e9), ("MFLOP", 1e6))
 
 
 def print_report(rows: Iterable[Row]) -> None:
@@ -22,7 +24,7 @@ def print_report(rows: Iterable[Row]) -> None:
         print(f"\n{shape}, {', '.join(slots)}: {SHAPES[shape]}")
         timed = [row for row in own if row.status == TIMED]
         if timed:
-            tables.print_table([readable(row) for row in timed])
+            tables.print_table(columns(timed))
         for line in untimed(own):
             print(line)
     for curve, sweeps in growth.sweeps(rows).items():
@@ -30,26 +32,43 @@ def print_report(rows: Iterable[Row]) -> None:
         tables.print_table([slopes(sweep) for sweep in sweeps])
     resident = [row.implementation for row in rows if row.memory and row.memory.source == RESIDENT]
     if resident:
-        print(f"\nMiB of {', '.join(dict.fromkeys(resident))}: growth of the resident memory")
+        names = ", ".join(dict.fromkeys(resident))
+        print(f"\nmemory of {names}: growth of the process's resident memory during a call")
 
 
-def readable(row: Row) -> dict[str, Any]:
-    """Return a timed row in columns.
+def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return timed rows in columns, in units that suit the largest of them.
 
-    ± is half the interquartile range of the run time, MiB the peak beyond the arguments.
+    ± is half the interquartile range of the run time; memory is the peak beyond the arguments.
     """
-    first, third = row.run_quartiles
-    return {
-        "": f"{row.direction} {row.implementation}",
-        "lower\nms": _milliseconds(row.lower_seconds),
-        "compile\nms": _milliseconds(row.compile_seconds),
-        "run\nms": row.run_seconds * 1e3,
-        "±\n%": round(50 * (third - first) / row.run_seconds),
-        "GFLOP\n/s": row.gflop_per_second,
-        "peak\n%": round(100 * row.fraction_of_matmul),
-        "MiB": row.memory and row.memory.peak / MIB,
-        f"×\n{row.baseline}" if row.baseline else "×": row.ratio,
-    }
+    rows = list(rows)
+    run, second = unit((row.run_seconds for row in rows), TIMES)
+    memory, byte = unit((row.memory.peak for row in rows if row.memory), SIZES)
+    rate, flop = unit((1e9 * row.gflop_per_second for row in rows), RATES)
+    return [
+        {
+            "": f"{row.direction} {row.implementation}",
+            "lower\nms": _milliseconds(row.lower_seconds),
+            "compile\nms": _milliseconds(row.compile_seconds),
+            f"run\n{run}": row.run_seconds / second,
+            "±\n%": round(50 * (row.run_quartiles[1] - row.run_quartiles[0]) / row.run_seconds),
+            f"{rate}\n/s": 1e9 * row.gflop_per_second / flop,
+            "peak\n%": round(100 * row.fraction_of_matmul),
+            memory: row.memory and row.memory.peak / byte,
+            f"×\n{row.baseline}" if row.baseline else "×": row.ratio,
+        }
+        for row in rows
+    ]
+
+
+def unit(values: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Return the first unit, (name, size), that the largest value reaches, or the last.
+
+    >>> unit([3, 2000], (("km", 1000), ("m", 1)))
+    ('km', 1000)
+    """
+    largest = max(values, default=0)
+    return next((each for each in units if largest >= each[1]), units[-1])
 
 
 def untimed(rows: Iterable[Row]) -> list[str]:

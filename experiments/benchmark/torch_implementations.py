@@ -30,6 +30,7 @@ def flex(case: Case) -> Attend:
     from torch.nn.attention import flex_attention as flexible
 
     shape = case.shape
+    torch.compiler.reset()  # else it gives up compiling after eight shapes
     compiled = torch.compile(flexible.flex_attention, dynamic=False)
 
     @functools.cache
