@@ -22,8 +22,8 @@ from attn_jax import masks
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, output_dtype
 from attn_jax.streaming import forms
-from attn_jax.streaming.grid import make_grid
-from attn_jax.streaming.hoisting import hoist
+from attn_jax.streaming.grid import default_size, make_grid
+from attn_jax.streaming.hoisting import held_per_pair, hoist
 from attn_jax.streaming.rule import Plan, attend
 
 as_slot, has_form = forms.as_slot, forms.has_form
@@ -60,10 +60,12 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
     score, normalizer, score_mod, mask, dropout = structure.unflatten(filled)
     q, k = query.shape[0], key.shape[0]
     form = forms.form(normalizer)
-    size = block_size or default_block(q, k, online=form.online, masked=mask is not None)
-    grid, maybe = make_grid(q, k, size, mask)
     out = output_dtype(value)
     query, key = accumulate(query, key)
+    if block_size is None:
+        held = held_per_pair(score, query, key)
+        block_size = default_size(q, k, mask, online=form.online, held_per_pair=held)
+    grid, maybe = make_grid(q, k, block_size, mask)
     example = (query[: grid.size[0]], key[: grid.size[1]], 0, 0)
 
     def scores(is_partial):
@@ -117,8 +119,3 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
 
 
 _compiled = jax.jit(_stream, static_argnums=(4, 5, 6))
-
-
-def default_block(q: int, k: int, *, online: bool, masked: bool) -> tuple[int, int]:
-    """(queries, keys) per block."""
-    return (512, 512) if masked else (1024, 512)

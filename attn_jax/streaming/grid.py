@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from attn_jax.reach import Span
 
 SKIPPED, WHOLE, PARTIAL = range(3)  # what a mask leaves of a block
 
+_HELD = 2**20  # numbers that a block holds
 _BAND = 4  # keys are copied per row of blocks where that takes at most so many copies of them
 
 
@@ -58,6 +60,29 @@ class Grid:
     def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
         """The rows of queries out of their blocks."""
         return blocks.reshape(-1, *blocks.shape[2:])[: self.of[0]]
+
+
+def default_size(
+    queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int
+) -> tuple[int, int]:
+    """(queries, keys) per block: as fast as measured on CPUs, few numbers at a time.
+
+    | | block |
+    |---|---|
+    | the score holds [q, k] | 1024 x 512 |
+    | a mask empties blocks of 512 x 512 | 512 x 512 |
+    | Entmax, Sparsemax: rows at once | 2²⁰ scores, from 32 to 256 queries |
+    | the score holds [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
+    """
+    if held_per_pair > 1:
+        rows = max(8, 2 ** int(math.log2(_HELD / held_per_pair / 2) / 2))
+        return rows, 2 * rows
+    grid, _ = make_grid(queries, keys, (512, 512), mask)
+    skips = bool(np.any(grid.kinds == SKIPPED))
+    if online:
+        return (512, 512) if skips else (1024, 512)
+    rows = min(max(2 ** int(math.log2(_HELD / keys)), 32), 256) if keys < _HELD else 32
+    return rows, 512 if skips else _HELD // rows
 
 
 def make_grid(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -43,6 +44,18 @@ def hoist(function: Callable, *examples: Any) -> Hoisted:
         return structure.unflatten(leaves)
 
     return Hoisted(call, [_widened(each) for each in closed.consts])
+
+
+def held_per_pair(score: Callable, query: Array, key: Array) -> int:
+    """How many numbers the score's largest array holds for each pair: d for [q, k, d], else 1."""
+    n = max(128, query.shape[1], key.shape[1])
+    rows = [jax.ShapeDtypeStruct((n, each.shape[1]), each.dtype) for each in (query, key)]
+    return max(1, _largest(jax.make_jaxpr(score)(*rows).jaxpr) // n**2)
+
+
+def _largest(jaxpr: Any) -> int:
+    sizes = [each.aval.size for equation in jaxpr.eqns for each in equation.outvars]
+    return max([*sizes, *map(_largest, jax.extend.core.subjaxprs(jaxpr))], default=0)
 
 
 def is_float(array: Any) -> bool:
