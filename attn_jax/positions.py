@@ -21,18 +21,19 @@ def indices(queries: int, keys: int) -> tuple[Int[Array, "q 1"], Int[Array, "1 k
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """`queries` x `keys` of all [q, k] pairs, from (query_start, key_start) on.
+    """`size` of all pairs, (queries, keys), from `start` on.
 
-    A block of a grid that does not divide q or k may reach beyond them. There the last index is
+    Blocks of a grid that does not divide q or k may reach `beyond` them. There the last index is
     repeated, so that whatever is called with indices sees none that does not exist.
 
-    >>> Block((2, 2), (3, 5), (2, 4)).indices[1].tolist()
+    >>> Block((2, 2), (3, 5), (2, 4), beyond=(True, True)).indices[1].tolist()
     [[4, 4]]
     """
 
     size: tuple[int, int]
     of: tuple[int, int]
     start: tuple[Any, Any] = (0, 0)
+    beyond: tuple[bool, bool] = (False, False)
 
     @property
     def is_whole(self) -> bool:
@@ -45,8 +46,8 @@ class Block:
         if self.is_whole:
             return indices(*self.size)
         rows, columns = (
-            jnp.minimum(start + jnp.arange(size), of - 1) if of % size else start + jnp.arange(size)
-            for start, size, of in zip(self.start, self.size, self.of, strict=True)
+            jnp.minimum(start + jnp.arange(size), of - 1) if beyond else start + jnp.arange(size)
+            for start, size, of, beyond in self._axes
         )
         return rows[:, None], columns[None, :]
 
@@ -54,8 +55,8 @@ class Block:
     def real(self) -> Bool[Array, "#q #k"] | None:
         """True [q, k] for pairs that exist; None where no block of this grid reaches beyond."""
         rows, columns = (
-            start + jnp.arange(size) < of if of % size else None
-            for start, size, of in zip(self.start, self.size, self.of, strict=True)
+            start + jnp.arange(size) < of if beyond else None
+            for start, size, of, beyond in self._axes
         )
         if rows is None:
             return None if columns is None else columns[None, :]
@@ -65,12 +66,16 @@ class Block:
         """These entries of an array [q, k] of all pairs."""
         if self.is_whole:
             return array
-        for axis, (start, size, of) in enumerate(zip(self.start, self.size, self.of, strict=True)):
+        for axis, (start, size, of, beyond) in enumerate(self._axes):
             first = jnp.minimum(start, of - size)
             array = jax.lax.dynamic_slice_in_dim(array, first, size, axis)
-            if of % size:
+            if beyond:
                 array = jnp.roll(array, first - start, axis)
         return array
+
+    @property
+    def _axes(self) -> Any:
+        return zip(self.start, self.size, self.of, self.beyond, strict=True)
 
 
 def whole(queries: int, keys: int) -> Block:

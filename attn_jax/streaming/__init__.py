@@ -22,7 +22,7 @@ from attn_jax import masks
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, output_dtype
 from attn_jax.streaming import forms
-from attn_jax.streaming.grid import default_size, make_grid
+from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid
 from attn_jax.streaming.hoisting import held_per_pair, hoist
 from attn_jax.streaming.rule import Plan, attend
 
@@ -66,11 +66,11 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         held = held_per_pair(score, query, key)
         block_size = default_size(q, k, mask, online=form.online, held_per_pair=held)
     grid, maybe = make_grid(q, k, block_size, mask)
-    example = (query[: grid.size[0]], key[: grid.size[1]], 0, 0)
+    functions = {}
 
-    def scores(is_partial):
+    def add_scores(name, is_partial, half=False):
         def of_block(query, key, *start):
-            block = grid.block(start)
+            block = grid.block(start, half=half)
             allowed = block.real if is_partial else None
             if is_partial and mask is not None:
                 inside = masks.in_block(mask, block)
@@ -78,7 +78,15 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
             slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
             return block_scores(query, key, block, **slots), allowed
 
-        return hoist(of_block, *example)
+        rows, columns = grid.block((0, 0), half=half).size
+        functions[name] = hoist(of_block, query[:rows], key[:columns], 0, 0)
+
+    def add_dropout(name, half=False):
+        def of_block(weights, *start):
+            return dropout(weights, *grid.block(start, half=half).indices)
+
+        weights = jnp.zeros(grid.block((0, 0), half=half).size, dtype)
+        functions[name] = hoist(of_block, weights, 0, 0)
 
     def of_pair(query, key, query_index, key_index, exists):
         block = dataclasses.replace(grid.block((query_index, key_index)), size=(1, 1))
@@ -86,17 +94,20 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         found = block_scores(query[None], key[None], block, **slots)[0, 0]
         return jnp.where(exists, found, 0.0)
 
-    functions = {"whole": scores(False), "partial": scores(True), "drop": None, "pair": None}
-    dtype = jax.eval_shape(functions["whole"], functions["whole"].arrays, *example)[0].dtype
+    kinds = set(grid.kinds.ravel().tolist())
+    has_half = bool(kinds & {UPPER, LOWER})
+    add_scores("whole", False)
+    if PARTIAL in kinds:
+        add_scores("partial", True)
+    if has_half:
+        add_scores("half", True, half=True)
+    dtype = functions["whole"].shapes[0].dtype
     (value,) = accumulate(value)
     value = value.astype(jnp.promote_types(value.dtype, dtype))
     if dropout is not None:
-        functions["drop"] = hoist(
-            lambda weights, *start: dropout(weights, *grid.block(start).indices),
-            jnp.zeros(grid.size, dtype),
-            0,
-            0,
-        )
+        add_dropout("drop")
+        if has_half:
+            add_dropout("drop half", half=True)
     if form.has_pivot:
         functions["pair"] = hoist(of_pair, query[0], key[0], 0, 0, True)
     parameters, parts = jax.tree.flatten(normalizer)
@@ -112,8 +123,9 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         "value": grid.cut(value, 1),
         "normalizer": learned,
         "maybe": maybe,
-    } | {n: [] if each is None else each.arrays for n, each in functions.items()}
-    output, row = attend(Plan(grid=grid, form=rebuilt, dtype=dtype, **functions), x)
+        "hoisted": {name: each.arrays for name, each in functions.items()},
+    }
+    output, row = attend(Plan(grid, rebuilt, functions, dtype), x)
     logsumexp = grid.join(form.logsumexp(row)) if hasattr(form, "logsumexp") else None
     return grid.join(output).astype(out), logsumexp
 

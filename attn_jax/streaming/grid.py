@@ -15,7 +15,8 @@ from attn_jax import masks
 from attn_jax.positions import Block
 from attn_jax.reach import Span
 
-SKIPPED, WHOLE, PARTIAL = range(3)  # what a mask leaves of a block
+# What a mask leaves of a block: nothing, all, something, only something of one half of its queries.
+SKIPPED, WHOLE, PARTIAL, UPPER, LOWER = range(5)
 
 _HELD = 2**20  # numbers that a block holds
 _BAND = 4  # keys are copied per row of blocks where that takes at most so many copies of them
@@ -44,9 +45,15 @@ class Grid:
         """Whether rows of blocks differ in the columns that they visit."""
         return bool(np.any(self.columns != self.columns[0]))
 
-    def block(self, start: tuple[Any, Any]) -> Block:
-        """The block that starts there."""
-        return Block(self.size, self.of, start)
+    @property
+    def beyond(self) -> tuple[bool, bool]:
+        """Whether the last blocks reach beyond the last query and the last key."""
+        return self.of[0] % self.size[0] != 0, self.of[1] % self.size[1] != 0
+
+    def block(self, start: tuple[Any, Any], *, half: bool = False) -> Block:
+        """The block, or the half of a block, that starts there."""
+        size = (self.size[0] // 2, self.size[1]) if half else self.size
+        return Block(size, self.of, start, self.beyond)
 
     def cut(self, array: Num[Array, "n d"], axis: int) -> Num[Array, "blocks size d"]:
         """The rows of queries (axis 0) or keys (axis 1) in blocks; the last row fills up."""
@@ -91,25 +98,32 @@ def make_grid(
     """The grid, and where only run-time values tell that a block is empty: False there."""
     size = min(size[0], queries), min(size[1], keys)
     rows, columns = (_spans(n, width) for n, width in zip((queries, keys), size, strict=True))
+    grid = Grid((queries, keys), size, np.zeros((0, 0)), np.zeros((0, 0)))
     overhang = np.zeros((len(rows.first), len(columns.first)), bool)
-    if queries % size[0]:
-        overhang[-1] = True
-    if keys % size[1]:
-        overhang[:, -1] = True
-    maybe = None
+    overhang[-1] |= grid.beyond[0]
+    overhang[:, -1] |= grid.beyond[1]
     if mask is None:
-        kinds = np.where(overhang, PARTIAL, WHOLE)
+        kinds, maybe = np.where(overhang, PARTIAL, WHOLE), None
     else:
         reach = masks.reach(mask, rows, columns)
         kinds = np.where(reach.every & ~overhang, WHOLE, PARTIAL)
-        kinds = np.where(reach.some, kinds, SKIPPED)
-        maybe = reach.maybe
-    return Grid((queries, keys), size, kinds, _visited(kinds)), maybe
+        kinds, maybe = np.where(reach.some, kinds, SKIPPED), reach.maybe
+        if size[0] % 2 == 0:
+            upper, lower = (masks.reach(mask, half, columns).some for half in _halves(rows))
+            kinds = np.where((kinds == PARTIAL) & ~upper, LOWER, kinds)
+            kinds = np.where((kinds == PARTIAL) & ~lower, UPPER, kinds)
+    return dataclasses.replace(grid, kinds=kinds, columns=_visited(kinds)), maybe
 
 
 def _spans(n: int, size: int) -> Span:
     first = np.arange(0, n, size)
     return Span(first, np.minimum(first + size, n) - 1)
+
+
+def _halves(rows: Span) -> tuple[Span, Span]:
+    middle = rows.first + (rows.last[0] - rows.first[0] + 1) // 2
+    upper = Span(rows.first, np.minimum(middle - 1, rows.last))
+    return upper, Span(np.minimum(middle, rows.last), rows.last)
 
 
 def _visited(kinds: np.ndarray) -> np.ndarray:
@@ -135,15 +149,19 @@ def walk(
     keys: Any,
     maybe: Bool[Array, "rows columns"] | None = None,
     *,
-    recompute: bool = False,
+    transposes: bool = False,
 ) -> Any:
     """Call `one_row(rows[i], first_key, visit)` for each row of blocks; the results are stacked.
 
-    `visit(step, carry)` folds the blocks of keys in that row, which begin at `first_key`:
-    `step(carry, keys=keys[j], block=block, is_partial=…) -> carry`, not called for skipped blocks.
-    With `recompute`, nothing of a block is kept for the transposed walk.
+    `visit(step, carry, values)` folds the blocks of keys in that row, which begin at `first_key`:
+    `step(carry, values, keys=keys[j], block=block, is_partial=…) -> carry`, not called for skipped
+    blocks. The carry and the values have the row's queries as their first axis: a block of which
+    the mask leaves one half gets, and changes, only that half.
+
+    A walk that `transposes` keeps nothing of a block for its derivative; one that does not has no
+    reverse mode, and does not even count the blocks before a row's first and after its last.
     """
-    remat = functools.partial(jax.checkpoint, prevent_cse=False) if recompute else lambda f: f
+    remat = functools.partial(jax.checkpoint, prevent_cse=False) if transposes else lambda f: f
     columns = jnp.asarray(grid.columns)
     kinds = np.take_along_axis(grid.kinds, grid.columns, axis=1)
     band = grid.is_band
@@ -154,7 +172,11 @@ def walk(
     if maybe is not None:
         maybe = jnp.take_along_axis(maybe, columns, axis=1)
     present = sorted(set(kinds.ravel().tolist()))
+    used = kinds != SKIPPED
+    first, end = used.argmax(axis=1), kinds.shape[1] - used[:, ::-1].argmax(axis=1)
     per_row = {
+        "first": jnp.asarray(first),
+        "end": jnp.asarray(np.where(used.any(axis=1), end, first)),
         "start": jnp.arange(grid.rows) * grid.size[0],
         "kinds": jnp.asarray(np.searchsorted(present, kinds)),
         "columns": columns * grid.size[1],
@@ -166,23 +188,40 @@ def walk(
     def row(inputs):
         values, here = inputs
 
-        def visit(step, carry):
+        def visit(step, carry, values):
             @remat
             def body(carry, inputs):
                 keys, kind, start, maybe = inputs
-                block = grid.block((here["start"], start))
 
-                whole, partial = (
-                    remat(functools.partial(step, keys=keys, block=block, is_partial=each))
-                    for each in (False, True)
-                )
-                if maybe is not None:
-                    partial = functools.partial(jax.lax.cond, maybe, partial, _same)
-                branches = {SKIPPED: _same, WHOLE: whole, PARTIAL: partial}
-                return jax.lax.switch(kind, [branches[each] for each in present], carry), None
+                def compute(part, half, is_partial, carry):
+                    row = here["start"] + part.start
+                    block = grid.block((row, start), half=half)
+                    inside = jax.tree.map(lambda each: each[part], (carry, values))
+                    changed = step(*inside, keys=keys, block=block, is_partial=is_partial)
+                    return _replaced(carry, part, changed)
+
+                def branch(kind):
+                    if kind == SKIPPED:
+                        return _same
+                    rows, middle = grid.size[0], grid.size[0] // 2
+                    part = {UPPER: slice(0, middle), LOWER: slice(middle, rows)}
+                    half, is_partial = kind in part, kind != WHOLE
+                    part = part.get(kind, slice(0, rows))
+                    run = remat(functools.partial(compute, part, half, is_partial))
+                    if maybe is None or not is_partial:
+                        return run
+                    return functools.partial(jax.lax.cond, maybe, run, _same)
+
+                return jax.lax.switch(kind, list(map(branch, present)), carry), None
 
             inputs = (here["keys"] if band else keys, here["kinds"], here["columns"], here["maybe"])
-            return jax.lax.scan(body, carry, inputs)[0]
+            if transposes:
+                return jax.lax.scan(body, carry, inputs)[0]
+
+            def one(n, carry):
+                return body(carry, jax.tree.map(lambda each: each[n], inputs))[0]
+
+            return jax.lax.fori_loop(here["first"], here["end"], one, carry)
 
         return one_row(values, here["columns"][0], visit)
 
@@ -191,3 +230,10 @@ def walk(
 
 def _same(carry: Any) -> Any:
     return carry
+
+
+def _replaced(carry: Any, part: slice, changed: Any) -> Any:
+    def replaced(old, new):
+        return new if old.shape == new.shape else old.at[part].set(new)
+
+    return jax.tree.map(replaced, carry, changed)

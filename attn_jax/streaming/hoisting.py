@@ -16,10 +16,14 @@ from jaxtyping import Array
 
 @dataclasses.dataclass(frozen=True)
 class Hoisted:
-    """`function(*x)` as `hoisted(arrays, *x)`; `arrays` are what it closed over."""
+    """`function(*x)` as `hoisted(arrays, *x)`; `arrays` are what it closed over.
+
+    `shapes` has the shapes and dtypes of what it returns.
+    """
 
     call: Callable
     arrays: list[Array]
+    shapes: Any
 
     def __call__(self, arrays: list[Array], *arguments: Any) -> Any:
         return self.call(arrays, *arguments)
@@ -43,7 +47,7 @@ def hoist(function: Callable, *examples: Any) -> Hoisted:
         leaves = jax.core.eval_jaxpr(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
         return structure.unflatten(leaves)
 
-    return Hoisted(call, [_widened(each) for each in closed.consts])
+    return Hoisted(call, [_widened(each) for each in closed.consts], shapes)
 
 
 def held_per_pair(score: Callable, query: Array, key: Array) -> int:

@@ -1,6 +1,7 @@
 """Attention over a grid of blocks, and its one differentiation rule."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,23 +20,27 @@ from attn_jax.streaming.hoisting import Hoisted
 class Plan:
     """All that is static about one call: the grid and pure functions of arrays.
 
-    `whole` and `partial` give (scores, allowed) of a block, `drop` applies dropout to its weights,
-    `pair` gives the score of single pairs; each has its list of hoisted arrays.
+    `functions` by name; each has its list of hoisted arrays, under the same name, in x:
+
+    - "whole", "partial" and "half": the scores of a block, and what is allowed;
+    - "drop" and "drop half": the block's weights after dropout;
+    - "pair": the score of a single pair.
     """
 
     grid: Grid
     form: Callable[[Any], Any]
-    whole: Hoisted
-    partial: Hoisted
-    drop: Hoisted | None
-    pair: Hoisted | None
+    functions: dict[str, Hoisted]
     dtype: Any
 
+    def call(self, name: str, x: Any, *arguments: Any) -> Any:
+        """The function of that name on the hoisted arrays in x."""
+        return self.functions[name](x["hoisted"][name], *arguments)
 
-def block_of_scores(plan: Plan, x: Any, block: Any, is_partial: bool) -> tuple[Array, Array, Any]:
+
+def block_of_scores(plan: Plan, x: Any, block: Any, is_partial: bool) -> tuple[Array, Array]:
     """Scores of a block, -inf where deleted, and the values, 0 where nobody may attend."""
-    name = "partial" if is_partial else "whole"
-    scores, allowed = getattr(plan, name)(x[name], x["query"], x["key"], *block.start)
+    name = "whole" if not is_partial else "partial" if block.size == plan.grid.size else "half"
+    scores, allowed = plan.call(name, x, x["query"], x["key"], *block.start)
     value = x["value"]
     if allowed is not None:
         scores = jnp.where(allowed, scores, -jnp.inf)
@@ -45,7 +50,10 @@ def block_of_scores(plan: Plan, x: Any, block: Any, is_partial: bool) -> tuple[A
 
 def dropped(plan: Plan, x: Any, weights: Array, block: Any) -> Array:
     """The weights after dropout."""
-    return weights if plan.drop is None else plan.drop(x["drop"], weights, *block.start)
+    name = "drop" if block.size == plan.grid.size else "drop half"
+    if name not in plan.functions:
+        return weights
+    return plan.call(name, x, weights, *block.start)
 
 
 def forward(plan: Plan, x: Any) -> tuple[Array, RowState]:
@@ -64,9 +72,9 @@ def _online_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
     del first_key
     rows = plan.grid.size[0]
 
-    def step(carry, keys, block, is_partial):
+    def step(carry, query, keys, block, is_partial):
         output, state = carry
-        here = x | keys
+        here = x | keys | {"query": query}
         scores, value = block_of_scores(plan, here, block, is_partial)
         state, weights, factor = form.step(state, scores)
         weights = dropped(plan, here, weights, block)
@@ -75,7 +83,7 @@ def _online_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
         return output + weights.astype(value.dtype) @ value, state
 
     output = jnp.zeros((rows, x["value"].shape[-1]), x["value"].dtype)
-    output, state = visit(step, (output, form.start(rows, plan.dtype)))
+    output, state = visit(step, (output, form.start(rows, plan.dtype)), x["query"])
     row, scale = form.finish(state)
     return (output if scale is None else output * scale[:, None]), row
 
@@ -85,23 +93,25 @@ def _panel_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
     rows, width = grid.size[0], grid.columns.shape[1] * grid.size[1]
     value_dtype = x["value"].dtype
 
-    def compare(panel, keys, block, is_partial):
-        scores, _ = block_of_scores(plan, x | keys, block, is_partial)
+    def compare(panel, query, keys, block, is_partial):
+        scores, _ = block_of_scores(plan, x | keys | {"query": query}, block, is_partial)
         return jax.lax.dynamic_update_slice(panel, scores, (0, block.start[1] - first_key))
 
-    panel = visit(compare, jnp.full((rows, width), -jnp.inf, plan.dtype))
+    panel = visit(compare, jnp.full((rows, width), -jnp.inf, plan.dtype), x["query"])
     row, weights = form.rows(panel)
     if row.pivot is not None:
         row = row._replace(pivot=jnp.where(row.pivot < 0, -1, row.pivot + first_key))
 
-    def add(output, keys, block, is_partial):
-        here = x | keys
+    def add(output, rows, keys, block, is_partial):
+        query, weights = rows
+        here = x | keys | {"query": query}
         _, value = block_of_scores(plan, here, block, is_partial)
-        part = jax.lax.dynamic_slice(weights, (0, block.start[1] - first_key), grid.size)
+        part = jax.lax.dynamic_slice(weights, (0, block.start[1] - first_key), block.size)
         part = dropped(plan, here, part, block)
         return output + part.astype(value_dtype) @ value
 
-    return visit(add, jnp.zeros((rows, x["value"].shape[-1]), value_dtype)), row
+    output = jnp.zeros((rows, x["value"].shape[-1]), value_dtype)
+    return visit(add, output, (x["query"], weights)), row
 
 
 def weighted(plan: Plan, x: Any, row: RowState, block: Any, is_partial: bool):
@@ -189,9 +199,9 @@ def sums_of_tangents(plan, x, row, d_x, d_reference):
     def one_row(inputs, first_key, visit):
         del first_key
 
-        query, row, d_query, d_reference = inputs
+        def step(carry, rows, keys, block, is_partial):
+            query, row, d_query, d_reference = rows
 
-        def step(carry, keys, block, is_partial):
             def sums(x):
                 at = row._replace(reference=x["reference"])
                 return weighted(plan, x, at, block, is_partial)
@@ -201,7 +211,7 @@ def sums_of_tangents(plan, x, row, d_x, d_reference):
             d_here = d_shared | d_key_side | {"query": d_query, "reference": d_reference}
             return jax.tree.map(jnp.add, carry, jvp(sums, here, d_here)[1])
 
-        return visit(step, zeros(plan, x))
+        return visit(step, zeros(plan, x), inputs)
 
     # As [features, keys] the cotangents of keys and values are products [features, queries] x
     # [queries, keys], twice as fast on CPUs as their transposes.
@@ -212,7 +222,7 @@ def sums_of_tangents(plan, x, row, d_x, d_reference):
         (x["query"], row, d_x["query"], d_reference),
         jax.tree.map(lambda each: jnp.swapaxes(each, 1, 2), key_sides),
         x["maybe"],
-        recompute=True,
+        transposes=True,
     )
 
 
@@ -223,18 +233,18 @@ def level_slopes(plan, form, x, output, row):
 
     def one_row(inputs, first_key, visit):
         del first_key
-        query, row = inputs
 
-        def step(carry, keys, block, is_partial):
+        def step(carry, rows, keys, block, is_partial):
+            query, row = rows
+            here = x | keys | {"query": query}
+
             def sums(level):
-                return weighted(
-                    plan, x | keys | {"query": query}, row._replace(level=level), block, is_partial
-                )
+                return weighted(plan, here, row._replace(level=level), block, is_partial)
 
             change = jax.jvp(sums, (row.level,), (jnp.ones_like(row.level),))[1]
             return jax.tree.map(jnp.add, carry, change)
 
-        return visit(step, zeros(plan, x))
+        return visit(step, zeros(plan, x), inputs)
 
     return walk(
         plan.grid,
@@ -242,7 +252,7 @@ def level_slopes(plan, form, x, output, row):
         (x["query"], row),
         {n: x[n] for n in PER_KEY},
         x["maybe"],
-        recompute=True,
+        transposes=True,
     )
 
 
@@ -260,7 +270,6 @@ def references(plan: Plan, x: Any, row: RowState) -> Array:
     present = pivot >= 0
     pivot = jnp.maximum(pivot, 0)
     index = jnp.minimum(jnp.arange(len(pivot)), plan.grid.of[0] - 1)
-    scores = jax.vmap(lambda *pair: plan.pair(x["pair"], *pair))(
-        query, key[pivot], index, pivot, present
-    )
+    of_pairs = jax.vmap(functools.partial(plan.call, "pair", x))
+    scores = of_pairs(query, key[pivot], index, pivot, present)
     return scores.reshape(row.pivot.shape).astype(plan.dtype)
