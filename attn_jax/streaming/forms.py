@@ -72,7 +72,7 @@ class SoftmaxForm:
         """exp(z) / level."""
         return jnp.exp(z) * (1 / _positive(level))
 
-    def rest(self, row: RowState) -> Float[Array, " q"] | None:
+    def rest(self, row: RowState) -> Float[Array, "..."] | None:
         """The sink's weight."""
         if self.sink is None:
             return None

@@ -108,7 +108,7 @@ def make_grid(
         reach = masks.reach(mask, rows, columns)
         kinds = np.where(reach.every & ~overhang, WHOLE, PARTIAL)
         kinds, maybe = np.where(reach.some, kinds, SKIPPED), reach.maybe
-        if size[0] % 2 == 0:
+        if size[0] % 2 == 0 and size[0] > 2:
             upper, lower = (masks.reach(mask, half, columns).some for half in _halves(rows))
             kinds = np.where((kinds == PARTIAL) & ~upper, LOWER, kinds)
             kinds = np.where((kinds == PARTIAL) & ~lower, UPPER, kinds)

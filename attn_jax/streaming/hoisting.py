@@ -69,5 +69,5 @@ def is_float(array: Any) -> bool:
 
 def _widened(array: Any) -> Array:
     if not is_float(array):
-        return array
+        return jnp.asarray(array)
     return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))
