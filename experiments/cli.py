@@ -1,7 +1,7 @@
 """The command line of all experiments: list them, or run one.
 
-An experiment NAME is one file `experiments/NAME.py` (hyphens as underscores) and one row of
-`EXPERIMENTS`. The file defines a frozen dataclass of options, with defaults and a docstring under
+An experiment NAME is one module `experiments/NAME` (hyphens as underscores) and one row of
+`EXPERIMENTS`. The module defines a frozen dataclass of options, with defaults and a docstring under
 each field, and `run(options)`. It imports what is slow to import inside its functions, so
 that `--help` answers at once.
 """

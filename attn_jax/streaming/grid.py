@@ -76,20 +76,19 @@ def default_size(
 
     | | block |
     |---|---|
-    | the score holds [q, k] | 1024 x 512 |
-    | a mask empties blocks of 512 x 512 | 512 x 512 |
-    | Entmax, Sparsemax: rows at once | 2²⁰ scores, from 32 to 256 queries |
     | the score holds [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
+    | Softmax, Sigmoid | 1024 x 512 |
+    | Entmax, Sparsemax: rows at once | from 32 to 256 queries and 2²⁰ scores in a row of blocks |
+    | the same where a mask empties blocks | 512 keys in a block |
     """
     if held_per_pair > 1:
         rows = max(8, 2 ** int(math.log2(_HELD / held_per_pair / 2) / 2))
         return rows, 2 * rows
-    grid, _ = make_grid(queries, keys, (512, 512), mask)
-    skips = bool(np.any(grid.kinds == SKIPPED))
     if online:
-        return (512, 512) if skips else (1024, 512)
-    rows = min(max(2 ** int(math.log2(_HELD / keys)), 32), 256) if keys < _HELD else 32
-    return rows, 512 if skips else _HELD // rows
+        return 1024, 512
+    rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
+    grid, _ = make_grid(queries, keys, (rows, 512), mask)
+    return rows, 512 if np.any(grid.kinds == SKIPPED) else _HELD // rows
 
 
 def make_grid(
