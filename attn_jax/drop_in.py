@@ -15,6 +15,7 @@ leading axis is left out everywhere.
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.scores import ScaledDot, Score
+from attn_jax.streaming import size_for_heads
 
 
 def dot_product_attention(
@@ -78,16 +80,18 @@ def dot_product_attention(
     query, key, value = map(jnp.asarray, (query, key, value))
     lengths = (query_seq_lengths, key_value_seq_lengths)
     implementation = "auto" if implementation in (None, "xla") else implementation
-    head = functools.partial(
-        attention_and_logsumexp if return_residual else attention,
-        score=ScaledDot(scale),
-        implementation=implementation,
-    )
     structure = [masks.Causal()] if is_causal else []
     if local_window_size is not None:
         structure.append(masks.Window(*_sides(local_window_size)))
     _require_layout(query, key, value)
     one_by_one = _loops(implementation, Softmax(), query, key)
+    heads = math.prod(query.shape[:-3]) * query.shape[-2]
+    head = functools.partial(
+        attention_and_logsumexp if return_residual else attention,
+        score=ScaledDot(scale),
+        implementation=implementation,
+        block_size=None if one_by_one else size_for_heads(heads),
+    )
     arrays = query, key, value, bias, mask
     return _over_heads(head, *arrays, lengths, structure, one_by_one=one_by_one)
 
@@ -290,10 +294,13 @@ def _loop(function: Callable, in_axes: tuple, out_axes: int) -> Callable:
 
 
 def _loops(implementation: str, normalizer: Any, query: Array, key: Array) -> bool:
-    """Whether the heads are better streamed one by one: on CPUs, whose caches hold one block."""
+    """Whether the heads stream one by one: on a CPU, whose cache then holds the block.
+
+    Not where there are several devices: a batch that is spread over them is not looped over.
+    """
     pairs = query.shape[-3] * key.shape[-3]
-    how = choose(implementation, pairs, normalizer)
-    return how == "streaming" and jax.default_backend() == "cpu"
+    streams = choose(implementation, pairs, normalizer) == "streaming"
+    return streams and jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def _both(one: masks.MaskFunction, other: masks.MaskFunction) -> masks.MaskFunction:

@@ -22,7 +22,7 @@ from attn_jax import masks
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, output_dtype
 from attn_jax.streaming import forms
-from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid
+from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
 from attn_jax.streaming.hoisting import held_per_pair, hoist
 from attn_jax.streaming.rule import Plan, attend
 

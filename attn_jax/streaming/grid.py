@@ -91,6 +91,17 @@ def default_size(
     return rows, 512 if np.any(grid.kinds == SKIPPED) else _HELD // rows
 
 
+def size_for_heads(heads: int) -> tuple[int, int] | None:
+    """A block for softmax where so many heads are vmapped, and hold a block each: 2²⁶ scores.
+
+    None, the default, for few of them.
+    """
+    rows, columns = size = 1024, 512
+    while rows * columns * heads > _HELD * 2**6 and columns > 128:
+        rows, columns = rows // 2, columns // 2
+    return None if (rows, columns) == size else (rows, columns)
+
+
 def make_grid(
     queries: int, keys: int, size: tuple[int, int], mask: Any
 ) -> tuple[Grid, Bool[Array, "rows columns"] | None]:
