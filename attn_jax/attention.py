@@ -60,7 +60,8 @@ def attention(
       query: one row per query.
       key: one row per key.
       value: one row per key.
-      score: how well each query and key agree; a member of `attn_jax.scores` or a function.
+      score: how well each query and key agree; a member of `attn_jax.scores` or a function that
+        compares each pair by itself, as score_mod and mask look at each pair by itself.
       normalizer: from scores to weights; a member of `attn_jax.normalizers` or a function.
       score_mod: what is done to the scores before the mask.
       mask: True where a query may attend to a key.
@@ -69,7 +70,8 @@ def attention(
         block by block in linear memory, for all normalizers here; "cudnn" is NVIDIA's kernel for
         scaled dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and
         keys on where the normalizer streams, else dense.
-      block_size: (queries, keys) per block, static; the dense implementation has no blocks.
+      block_size: (queries, keys) per block, static; vmapped heads hold a block each. The dense
+        implementation has no blocks.
 
     Raises:
       ValueError: an argument or a slot's field does not fit; the message names it.
@@ -182,15 +184,13 @@ def _attend(
     _require_choice(implementation, block_size)
     query, key, value = _arrays(query, key, value)
     _check(query, key, **slots)
-    if dropout is not None:
-        require_function(dropout, "dropout", "a Dropout")
+    is_dropout = dropout is None or isinstance(dropout, Dropout)
+    require(is_dropout, "dropout", "be a Dropout or None", dropout)
     if implementation == "cudnn":
-        return cudnn.attend(query, key, value, **slots, dropout=dropout, logsumexp=logsumexp), None
+        options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
+        return cudnn.attend(query, key, value, **slots, **options), None
     pairs = query.shape[0] * key.shape[0]
-    streams = streaming.has_form(slots["normalizer"])
-    if implementation == "streaming" or (
-        pairs >= _CROSSOVER and streams and implementation == "auto"
-    ):
+    if choose(implementation, pairs, slots["normalizer"]) == "streaming":
         slots["normalizer"] = streaming.as_slot(slots["normalizer"])
         if pairs:
             options = {"dropout": dropout, "block_size": block_size}

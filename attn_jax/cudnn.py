@@ -20,6 +20,7 @@ def attend(
     score_mod: Any,
     mask: Any,
     dropout: Any,
+    block_size: Any,
     logsumexp: bool,
 ) -> Num[Array, "q d"]:
     """Softmax of scaled dots, whole or causal, in half precision, with first derivatives only.
@@ -44,6 +45,7 @@ def attend(
         (score_mod is None, "there is no score_mod", score_mod),
         (mask is None or causal, "the mask is None or Causal()", mask),
         (dropout is None, "there is no dropout", dropout),
+        (block_size is None, "there is no block_size", block_size),
         (half, "query, key and value are all float16 or all bfloat16", str(dtypes)),
         (width == value.shape[1], "value has as many features as key", shapes),
         (width % 8 == 0 and width <= 128, "the features are a multiple of 8, up to 128", shapes),

@@ -256,39 +256,49 @@ def _over_heads(
 
     by_head = {name: 0 if heads else None for name, (_, heads) in own.items()}
     by_example = {name: 0 if batch else None for name, (batch, _) in own.items()}
-    over = _loop if one_by_one else jax.vmap
-    group = over(one_head, in_axes=(1, None, None, by_head), out_axes=1)
-    heads = over(group, in_axes=(1, 1, 1, by_head), out_axes=1)
-    examples = over(heads, in_axes=(0, 0, 0, by_example), out_axes=0)
-    results = examples(query.reshape(b, t, k, n // k, h), key, value, arrays)
 
-    def whole(result):
+    def over(count, function, in_axes):  # an axis of one slows XLA's products down on CPUs
+        mapped = _loop if one_by_one or count == 1 else jax.vmap
+        return mapped(function, in_axes=in_axes)
+
+    group = over(n // k, one_head, (0, None, None, by_head))
+    heads = over(k, group, (0, 0, 0, by_head))
+    examples = over(b, heads, (0, 0, 0, by_example))
+    by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
+    results = examples(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
+
+    def whole(result):  # [B, K, G, T, …]
+        result = jnp.moveaxis(result, 3, 1)
         result = result.reshape(b, t, n, *result.shape[4:])
         return result if batched else result[0]
 
     return jax.tree.map(whole, results)
 
 
-def _loop(function: Callable, in_axes: tuple, out_axes: int) -> Callable:
-    """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays or Nones."""
+def _loop(function: Callable, in_axes: tuple) -> Callable:
+    """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays or Nones.
+
+    Axes are 0 or None.
+    """
     *axes, by_name = in_axes
 
     def mapped(*arguments):
         *arrays, named = arguments
         named = {name: each for name, each in named.items() if each is not None}
-        every = [
-            *zip(axes, arrays, strict=True),
-            *((by_name[n], each) for n, each in named.items()),
-        ]
-        moved = [None if axis is None else jnp.moveaxis(each, axis, 0) for axis, each in every]
+        every = [*arrays, *named.values()]
+        moves = [axis == 0 for axis in [*axes, *(by_name[name] for name in named)]]
 
         def one(here):
-            own = [each if at is None else at for (_, each), at in zip(every, here, strict=True)]
+            own = [each if at is None else at for each, at in zip(every, here, strict=True)]
             rest = dict.fromkeys(by_name) | dict(zip(named, own[len(arrays) :], strict=True))
             return function(*own[: len(arrays)], rest)
 
-        results = jax.lax.map(one, moved)
-        return jax.tree.map(lambda each: jnp.moveaxis(each, 0, out_axes), results)
+        moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
+        (count,) = {len(each) for each in moving if each is not None}
+        if count > 1:
+            return jax.lax.map(one, moving)
+        only = one([None if each is None else each[0] for each in moving])
+        return jax.tree.map(lambda each: each[None], only)  # a loop would copy all of it
 
     return mapped
 

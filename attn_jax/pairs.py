@@ -64,4 +64,5 @@ def _modify(
     if allowed is not None:
         deleted |= ~allowed
     modified = score_mods.in_block(score_mod, jnp.where(deleted, _INTERIOR, scores), block)
+    (modified,) = accumulate(modified)
     return jnp.where(deleted, -jnp.inf, modified)

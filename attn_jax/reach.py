@@ -49,9 +49,9 @@ class Reach:
     def of(cls, some: Any, every: Any, rows: Span, columns: Span) -> "Reach":
         """From comparisons of block ends, which are NumPy's where all positions are static."""
         shape = len(rows.first), len(columns.first)
-        if isinstance(some, jax.Array):
+        if every is None or isinstance(some, jax.Array):
             nothing = cls.unknown(rows, columns)
-            return cls(nothing.some, nothing.every, jnp.broadcast_to(some, shape))
+            return cls(nothing.some, nothing.every, _unless_batched(jnp.broadcast_to(some, shape)))
         return cls(np.broadcast_to(some, shape), np.broadcast_to(every, shape))
 
     def __and__(self, other: "Reach") -> "Reach":
@@ -70,3 +70,18 @@ class Reach:
 
     def __invert__(self) -> "Reach":
         return Reach(~self.every, ~self.some)
+
+
+@jax.custom_batching.custom_vmap
+def _unless_batched(maybe: Array) -> Array:
+    """As it is; under vmap all True: a block is computed anyway if one example needs it.
+
+    (And a `cond` whose predicate is batched stops gradients, which has no transpose.)
+    """
+    return maybe
+
+
+@_unless_batched.def_vmap
+def _(axis_size: int, in_batched: Any, maybe: Array) -> tuple[Array, bool]:
+    del axis_size, in_batched
+    return jnp.ones(maybe.shape[1:], bool), False

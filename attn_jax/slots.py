@@ -72,3 +72,19 @@ def slot(cls: type) -> type:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten)
     return cls
+
+
+def is_pure(slot: Any) -> bool:
+    """Whether a slot is made of the library's parts alone: its arrays decide all that it does.
+
+    What someone else's function closes over may change, or be traced, from one call to the next.
+
+    >>> is_pure((1.0, None)), is_pure(jnp.tanh)
+    (True, False)
+    """
+    if isinstance(slot, tuple):
+        return all(map(is_pure, slot))
+    if slot is None or isinstance(slot, (int, float, jax.Array)):
+        return True
+    ours = str(getattr(slot, "__module__", "")).startswith("attn_jax.")
+    return ours and all(map(is_pure, getattr(slot, "__dict__", {}).values()))

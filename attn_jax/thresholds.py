@@ -199,7 +199,7 @@ def _newton(weights_and_slope: Callable[[PerRow], tuple[Rows, PerRow]], start: P
         falling = (lower < v) & (lower > 0)
         return step + 1, jnp.where(falling, lower, v), falling
 
-    _, v, _ = jax.lax.while_loop(falls, fall, (0, start, jnp.ones(start.shape, bool)))
+    _, v, _ = jax.lax.while_loop(falls, fall, (0, start, start > 0))
     return weights_and_slope(v)[0]
 
 

@@ -1,8 +1,9 @@
 """Attention without the [q, k] array: the same meaning as dense, block by block.
 
 Scores, weights and their derivatives exist for one block of pairs at a time. Memory grows with q
-and with k, not with their product (for Entmax and Sparsemax a row of blocks is held, [block, k]).
-Blocks that a mask empties are not computed; in blocks that it leaves whole it is not evaluated.
+and with k, not with their product (for Entmax and Sparsemax the scores of some queries and all keys
+are held). Blocks that a mask empties are not computed; in blocks that it leaves whole it is not
+evaluated.
 
 - `grid.py` cuts the pairs into blocks and walks over them;
 - `forms.py` has the normalizers as functions of one score, with what a row has in common;
@@ -11,19 +12,26 @@ Blocks that a mask empties are not computed; in blocks that it leaves whole it i
   mode (by transposition) and every higher order (by applying it to itself).
 """
 
+import contextlib
 import dataclasses
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Num
 
 from attn_jax import masks
+from attn_jax.checks import require
+from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, output_dtype
+from attn_jax.slots import is_pure
 from attn_jax.streaming import forms
 from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
-from attn_jax.streaming.hoisting import held_per_pair, hoist
+from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
+from attn_jax.streaming.manual_axes import axes_of, varying
 from attn_jax.streaming.rule import Plan, attend
 
 as_slot, has_form = forms.as_slot, forms.has_form
@@ -43,21 +51,47 @@ def stream(
 ) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
     """The output, and the logsumexp for a Softmax. There is at least one query and one key.
 
-    Compiled once for equal shapes and equal structure of the slots; what holds a plain function is
-    traced at each call, as its surroundings may have changed.
+    Compiled once for equal shapes and equal structure of the slots. What holds a plain function is
+    traced, and outside `jax.jit` compiled, at each call: its surroundings may have changed.
+
+    The values are summed before they are divided: beyond 1/k of the largest number they overflow.
     """
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
-    arrays = [each if isinstance(each, jax.Array) else None for each in leaves]
-    plain = tuple(None if isinstance(each, jax.Array) else each for each in leaves)
-    compiled = all(each is None or isinstance(each, (int, float)) for each in plain)
-    run = _compiled if compiled else _stream
+    leaves = list(map(_as_jax, leaves))
+    arrays, plain = _sorted_out(leaves, known=isinstance(normalizer, Entmax))
+    run = _compiled if is_pure(structure.unflatten(leaves)) else _stream
     return run(query, key, value, arrays, plain, structure, block_size)
 
 
+def _as_jax(leaf: Any) -> Any:
+    if isinstance(leaf, np.generic):
+        return leaf.item()
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _sorted_out(leaves: list[Any], *, known: bool) -> tuple[list[Any], tuple[Any, ...]]:
+    """Leaves that may be traced, and those that stay as they are, each with None for the others.
+
+    Floating-point numbers are traced, so that each value does not compile again, unless they have
+    to be `known`: entmax chooses its iteration by alpha.
+    """
+    traced = [isinstance(x, jax.Array) or (type(x) is float and not known) for x in leaves]
+    arrays = [x if traces else None for x, traces in zip(leaves, traced, strict=True)]
+    return arrays, tuple(None if traces else x for x, traces in zip(leaves, traced, strict=True))
+
+
+def _either(arrays: Any, plain: Any) -> list[Any]:
+    """What was sorted out, together again."""
+    return [one if other is None else other for one, other in zip(arrays, plain, strict=True)]
+
+
 def _stream(query, key, value, arrays, plain, structure, block_size):
-    filled = [one if other is None else other for one, other in zip(arrays, plain, strict=True)]
-    score, normalizer, score_mod, mask, dropout = structure.unflatten(filled)
+    together = query, key, value, arrays
+    query, key, value, arrays = varying(together, axes_of(together))
+    slots = structure.unflatten(_either(arrays, plain))
+    score, normalizer, score_mod, mask, dropout = slots
+    score = _on_a_block("score", "compare any number of queries and keys")(score)
     q, k = query.shape[0], key.shape[0]
     form = forms.form(normalizer)
     out = output_dtype(value)
@@ -66,27 +100,33 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         held = held_per_pair(score, query, key)
         block_size = default_size(q, k, mask, online=form.online, held_per_pair=held)
     grid, maybe = make_grid(q, k, block_size, mask)
-    functions = {}
+    functions, hoisted = {}, {}
+
+    def add(name, function, *examples):
+        functions[name], hoisted[name] = hoist(function, *examples)
 
     def add_scores(name, is_partial, half=False):
         def of_block(query, key, *start):
             block = grid.block(start, half=half)
             allowed = block.real if is_partial else None
             if is_partial and mask is not None:
-                inside = masks.in_block(mask, block)
+                with _on_a_block("mask", INDEXED):
+                    inside = masks.in_block(mask, block)
                 allowed = inside if allowed is None else inside & allowed
             slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
-            return block_scores(query, key, block, **slots), allowed
+            with _on_a_block("score_mod", INDEXED):
+                return block_scores(query, key, block, **slots), allowed
 
         rows, columns = grid.block((0, 0), half=half).size
-        functions[name] = hoist(of_block, query[:rows], key[:columns], 0, 0)
+        add(name, of_block, query[:rows], key[:columns], 0, 0)
 
     def add_dropout(name, half=False):
         def of_block(weights, *start):
             return dropout(weights, *grid.block(start, half=half).indices)
 
         weights = jnp.zeros(grid.block((0, 0), half=half).size, dtype)
-        functions[name] = hoist(of_block, weights, 0, 0)
+        weights = varying(weights, axes_of(together))
+        add(name, of_block, weights, 0, 0)
 
     def of_pair(query, key, query_index, key_index, exists):
         block = dataclasses.replace(grid.block((query_index, key_index)), size=(1, 1))
@@ -101,7 +141,7 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         add_scores("partial", True)
     if has_half:
         add_scores("half", True, half=True)
-    dtype = functions["whole"].shapes[0].dtype
+    dtype = jnp.result_type(functions["whole"].shapes[0].dtype, *form.offsets)
     (value,) = accumulate(value)
     value = value.astype(jnp.promote_types(value.dtype, dtype))
     if dropout is not None:
@@ -109,13 +149,16 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         if has_half:
             add_dropout("drop half", half=True)
     if form.has_pivot:
-        functions["pair"] = hoist(of_pair, query[0], key[0], 0, 0, True)
+        add("pair", of_pair, query[0], key[0], 0, 0, True)
     parameters, parts = jax.tree.flatten(normalizer)
-    learned = [each if isinstance(each, jax.Array) else None for each in parameters]
+    learned = [widened(x) if isinstance(x, jax.Array) else None for x in parameters]
+    fixed = [None if isinstance(x, jax.Array) else x for x in parameters]
 
-    def rebuilt(learned):
-        pairs = zip(parameters, learned, strict=True)
-        return forms.form(parts.unflatten([p if new is None else new for p, new in pairs]))
+    def form_of(learned):
+        filled = [
+            one if other is None else other for one, other in zip(learned, fixed, strict=True)
+        ]
+        return forms.form(parts.unflatten(filled))
 
     x = {
         "query": grid.cut(query, 0),
@@ -123,11 +166,26 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         "value": grid.cut(value, 1),
         "normalizer": learned,
         "maybe": maybe,
-        "hoisted": {name: each.arrays for name, each in functions.items()},
+        "hoisted": hoisted,
     }
-    output, row = attend(Plan(grid, rebuilt, functions, dtype), x)
+    output, row = attend(Plan(grid, form_of, functions, dtype), x)
     logsumexp = grid.join(form.logsumexp(row)) if hasattr(form, "logsumexp") else None
     return grid.join(output).astype(out), logsumexp
+
+
+INDEXED = "work on a block of pairs: index what it closes over with query_index and key_index"
+
+
+@contextlib.contextmanager
+def _on_a_block(name: str, rule: str):
+    """Say what is wrong where a function wants the arrays of all pairs."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        of_shapes = re.search("shape|broadcast|incompatible|rank", str(error))
+        if re.match(r"[\w ]+ must ", str(error)) or not of_shapes:
+            raise
+        require(False, name, rule, f"{type(error).__name__}: {error}".rstrip("."))
 
 
 _compiled = jax.jit(_stream, static_argnums=(4, 5, 6))

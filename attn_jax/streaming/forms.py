@@ -12,7 +12,8 @@ what the row has in common.
 
 The weights of a row and `rest`, the weight that no key gets (a sink's), sum to one: that defines u,
 and its derivative. Softmax and Sigmoid see the blocks of keys one after the other; Entmax looks for
-its root in the scores of some queries and all keys, which `rows` gets at once.
+its root in the scores of some queries and all keys, which `rows` gets at once. `offsets` are
+parameters that meet the scores in a sum, and widen their dtype as they do when dense.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_jax import normalizers
-from attn_jax.checks import concrete, require
+from attn_jax.checks import require
 from attn_jax.thresholds import entmax_rows, entmax_weight
 
 
@@ -46,6 +47,7 @@ class SoftmaxForm:
 
     def __init__(self, normalizer: normalizers.Softmax):
         self.sink = normalizer.sink
+        self.offsets = [] if self.sink is None else [self.sink]
 
     def start(self, rows: int, dtype: Any) -> tuple[Array, Array]:
         """Before the first block: the sink, or nothing."""
@@ -100,6 +102,7 @@ class SigmoidForm:
 
     def __init__(self, normalizer: normalizers.Sigmoid):
         self.bias = normalizer.bias
+        self.offsets = [self.bias]
 
     def start(self, rows: int, dtype: Any) -> Float[Array, " q"]:
         """Rows have nothing in common."""
@@ -125,11 +128,11 @@ class EntmaxForm:
 
     online = False
     has_level = True
+    offsets = ()
 
     def __init__(self, alpha: Any):
         self.alpha = alpha
-        known = concrete(alpha) if isinstance(alpha, (int, float)) else None
-        self.known = None if known is None else float(known) - 1
+        self.known = float(alpha) - 1 if isinstance(alpha, (int, float)) else None
         self.has_pivot = self.known is None or self.known > 1
 
     def rows(self, scores: Scores) -> tuple[RowState, Scores]:
@@ -149,8 +152,7 @@ class EntmaxForm:
     def weight(self, z: Scores, level: Float[Array, "q 1"]) -> Scores:
         """[level^a + a z]₊^(1/a), a = alpha - 1."""
         a = jnp.asarray(self.known if self.known is not None else self.alpha - 1, z.dtype)
-        level, a = jnp.broadcast_to(level, z.shape), a
-        return entmax_weight(self.known, z, level, a)
+        return entmax_weight(self.known, z, jnp.broadcast_to(level, z.shape), a)
 
     def rest(self, row: RowState) -> None:
         """Nothing: the keys get all."""

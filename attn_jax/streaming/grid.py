@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Num
 from attn_jax import masks
 from attn_jax.positions import Block
 from attn_jax.reach import Span
+from attn_jax.streaming.manual_axes import axes_of, varying
 
 # What a mask leaves of a block: nothing, all, something, only something of one half of its queries.
 SKIPPED, WHOLE, PARTIAL, UPPER, LOWER = range(5)
@@ -66,7 +67,7 @@ class Grid:
 
     def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
         """The rows of queries out of their blocks."""
-        return blocks.reshape(-1, *blocks.shape[2:])[: self.of[0]]
+        return blocks.reshape(self.rows * self.size[0], *blocks.shape[2:])[: self.of[0]]
 
 
 def default_size(
@@ -141,7 +142,7 @@ def _visited(kinds: np.ndarray) -> np.ndarray:
     rows, columns = kinds.shape
     used = kinds != SKIPPED
     if not used.any():
-        return np.zeros((rows, 0), int)
+        return np.zeros((rows, 1), int)
     first = np.where(used.any(axis=1), used.argmax(axis=1), 0)
     last = np.where(used.any(axis=1), columns - 1 - used[:, ::-1].argmax(axis=1), 0)
     width = int((last - first).max()) + 1
@@ -184,6 +185,7 @@ def walk(
     present = sorted(set(kinds.ravel().tolist()))
     used = kinds != SKIPPED
     first, end = used.argmax(axis=1), kinds.shape[1] - used[:, ::-1].argmax(axis=1)
+    axes = axes_of((rows, keys, maybe))
     per_row = {
         "first": jnp.asarray(first),
         "end": jnp.asarray(np.where(used.any(axis=1), end, first)),
@@ -199,6 +201,8 @@ def walk(
         values, here = inputs
 
         def visit(step, carry, values):
+            carry = varying(carry, axes)
+
             @remat
             def body(carry, inputs):
                 keys, kind, start, maybe = inputs

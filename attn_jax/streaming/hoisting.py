@@ -14,29 +14,25 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Hoisted:
-    """`function(*x)` as `hoisted(arrays, *x)`; `arrays` are what it closed over.
-
-    `shapes` has the shapes and dtypes of what it returns.
-    """
+    """`function(*x)` as `hoisted(arrays, *x)`, and the shapes and dtypes of what it returns."""
 
     call: Callable
-    arrays: list[Array]
     shapes: Any
 
     def __call__(self, arrays: list[Array], *arguments: Any) -> Any:
         return self.call(arrays, *arguments)
 
 
-def hoist(function: Callable, *examples: Any) -> Hoisted:
-    """Trace a function at arguments of the examples' shapes and dtypes.
+def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
+    """Trace a function at arguments like the examples; beside it, the arrays that it closes over.
 
     Half-precision arrays are handed out in float32: what a loop adds to their derivative is then
     rounded once, at its end.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
-    structure = jax.tree.structure(shapes)
+    jaxpr, structure = closed.jaxpr, jax.tree.structure(shapes)
     dtypes = [jnp.result_type(each) for each in closed.consts]
 
     def call(arrays, *arguments):
@@ -44,17 +40,20 @@ def hoist(function: Callable, *examples: Any) -> Hoisted:
             each.astype(dtype) if is_float(each) else each
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
-        leaves = jax.core.eval_jaxpr(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *jax.tree.leaves(arguments))
         return structure.unflatten(leaves)
 
-    return Hoisted(call, [_widened(each) for each in closed.consts], shapes)
+    return Hoisted(call, shapes), [widened(each) for each in closed.consts]
 
 
 def held_per_pair(score: Callable, query: Array, key: Array) -> int:
     """How many numbers the score's largest array holds for each pair: d for [q, k, d], else 1."""
     n = max(128, query.shape[1], key.shape[1])
-    rows = [jax.ShapeDtypeStruct((n, each.shape[1]), each.dtype) for each in (query, key)]
-    return max(1, _largest(jax.make_jaxpr(score)(*rows).jaxpr) // n**2)
+
+    def of_many(query, key):
+        return score(*(jnp.broadcast_to(each, (n, each.shape[1])) for each in (query, key)))
+
+    return max(1, _largest(jax.make_jaxpr(of_many)(query[:1], key[:1]).jaxpr) // n**2)
 
 
 def _largest(jaxpr: Any) -> int:
@@ -67,7 +66,8 @@ def is_float(array: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(array), jnp.floating)
 
 
-def _widened(array: Any) -> Array:
+def widened(array: Any) -> Array:
+    """A half-precision array in float32, any other as it is."""
     if not is_float(array):
         return jnp.asarray(array)
     return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))

@@ -1,0 +1,142 @@
+"""Streaming attention inside other things: shard_map, leak checks, mixed dtypes, NumPy leaves."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from attn_jax import (
+    Causal,
+    Entmax,
+    Kernel,
+    RelativeBias,
+    Segments,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    attention,
+    attention_and_logsumexp,
+    streaming,
+)
+from tests.members import inputs
+from tests.tolerance import TOLERANCE, assert_close, assert_trees_close
+
+stream = functools.partial(attention, implementation="streaming", block_size=(2, 3))
+dense = functools.partial(attention, implementation="dense")
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [{"mask": Causal(1)}, {"normalizer": Entmax(1.5)}, {"normalizer": Sigmoid()}],
+    ids=["softmax", "entmax", "sigmoid"],
+)
+def test_inside_shard_map(slots):
+    """Queries vary over the mesh's axis, keys do not: the sums that a loop carries have to."""
+    query, key, value = inputs()
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    along = PartitionSpec("x")
+
+    def gradient(implementation):
+        @functools.partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(along, PartitionSpec(), PartitionSpec()),
+            out_specs=(along, along),
+        )
+        def of_shard(query, key, value):
+            return jax.value_and_grad(
+                lambda q: jnp.sum(implementation(q, key, value, **slots) ** 2, axis=None)
+            )(query)[1], implementation(query, key, value, **slots)
+
+        return jax.jit(of_shard)(query, key, value)
+
+    assert_trees_close(gradient(stream), gradient(dense))
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        lambda h: {"score": Kernel(bandwidth=h)},
+        lambda h: {"normalizer": Softmax(h)},
+        lambda h: {"normalizer": Entmax(1 + h / 2)},
+        lambda h: {"score": lambda q, k: h * q @ k.T},
+    ],
+    ids=["score", "sink", "alpha", "closure"],
+)
+def test_no_tracer_leaks(slots):
+    arguments = inputs()
+    with jax.checking_leaks():
+        gradient = jax.jit(jax.grad(lambda h: stream(*arguments, **slots(h)).sum()))
+        expected = jax.jit(jax.grad(lambda h: dense(*arguments, **slots(h)).sum()))
+        assert_close(gradient(1.3), expected(1.3))
+
+
+@pytest.mark.parametrize("make", [Softmax, Sigmoid], ids=lambda make: make.__name__)
+def test_a_parameter_wider_than_the_scores_widens_them(make):
+    half = inputs(dtype="float32")
+    parameter = jnp.asarray(0.3, "float64")
+
+    def loss(function, parameter):
+        return function(*half, normalizer=make(parameter)).astype("float64").sum()
+
+    got, expected = (jax.grad(functools.partial(loss, f))(parameter) for f in (stream, dense))
+    assert got.dtype == expected.dtype == "float64"
+    assert_close(got, expected, tolerance=TOLERANCE["float32"])
+    if make is Softmax:
+        how = {"implementation": "streaming", "block_size": (2, 3)}
+        logsumexp = attention_and_logsumexp(*half, normalizer=make(parameter), **how)[1]
+        assert logsumexp.dtype == "float64"
+
+
+def test_a_half_precision_parameter_gets_its_gradient_rounded_once():
+    query, key = jnp.zeros((64, 1)), jnp.zeros((96, 1))
+    value = jnp.ones((96, 1), "float32")
+
+    def loss(bias, dtype):
+        sigmoid = Sigmoid(bias.astype(dtype))
+        return attention(
+            query, key, value, normalizer=sigmoid, implementation="streaming", block_size=(4, 4)
+        ).sum()
+
+    got = jax.grad(loss)(jnp.asarray(-3.0, "bfloat16"), "bfloat16")
+    exact = jax.grad(loss)(jnp.asarray(-3.0, "float32"), "float32")
+    assert_close(got, exact.astype("bfloat16"), tolerance=0)
+
+
+def test_a_score_mod_in_half_precision_is_accumulated_in_single():
+    arguments = inputs(dtype="float32")
+    slots = {"score_mod": lambda scores, i, j: scores.astype("bfloat16")}
+    assert_close(stream(*arguments, **slots), dense(*arguments, **slots))
+
+
+def test_slots_with_numpy_leaves():
+    arguments = inputs()
+    segments = Segments(jnp.array([0, 0, 1, 1, 1]), jnp.array([0, 0, 0, 1, 1, 1, 1]))
+    slots = {"mask": segments, "score_mod": RelativeBias(jnp.arange(8.0), max_distance=5)}
+    assert_close(stream(*arguments, **jax.device_get(slots)), dense(*arguments, **slots))
+
+
+def test_numbers_do_not_compile_again():
+    """Each value of a plain number is traced; NumPy's numbers are Python's."""
+    arguments = inputs()
+    before = streaming._compiled._cache_size()
+    for sink in (0.1, 0.2, np.float32(0.3)):
+        stream(*arguments, normalizer=Softmax(sink), mask=Causal(np.int64(1)))
+    assert streaming._compiled._cache_size() == before + 1
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_only_a_dropout_drops():
+    with pytest.raises(ValueError, match=r"dropout must be a Dropout"):
+        attention(*inputs(), dropout=lambda weights, i, j: weights**2)
+
+
+def test_a_function_that_fails_for_another_reason_keeps_its_error():
+    def broken(query, key):
+        raise TypeError("unhashable type")
+
+    with pytest.raises(TypeError, match="unhashable"):
+        stream(*inputs(), score=broken, normalizer=Sparsemax())
