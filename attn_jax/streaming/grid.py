@@ -73,7 +73,7 @@ class Grid:
 def default_size(
     queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int
 ) -> tuple[int, int]:
-    """(queries, keys) per block: as fast as measured on CPUs, few numbers at a time.
+    """(queries, keys) per block, at most: as fast as measured on CPUs, few numbers at a time.
 
     | | block |
     |---|---|
@@ -84,12 +84,19 @@ def default_size(
     """
     if held_per_pair > 1:
         rows = max(8, 2 ** int(math.log2(_HELD / held_per_pair / 2) / 2))
-        return rows, 2 * rows
-    if online:
-        return 1024, 512
-    rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
-    grid, _ = make_grid(queries, keys, (rows, 512), mask)
-    return rows, 512 if np.any(grid.kinds == SKIPPED) else _HELD // rows
+        size = rows, 2 * rows
+    elif online:
+        size = 1024, 512
+    else:
+        rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
+        grid, _ = make_grid(queries, keys, (rows, 512), mask)
+        size = rows, 512 if np.any(grid.kinds == SKIPPED) else _HELD // rows
+    return _even(queries, size[0]), _even(keys, size[1])
+
+
+def _even(n: int, size: int) -> int:
+    """The size of as many equal blocks as there are of this one, the last one hardly shorter."""
+    return math.ceil(n / math.ceil(n / size))
 
 
 def size_for_heads(heads: int) -> tuple[int, int] | None:
