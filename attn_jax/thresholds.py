@@ -243,10 +243,11 @@ def _quadratic(scores: Rows, a: Float[Array, ""]) -> Rows:
 def _from_top(scores: Rows, a: Float[Array, ""]) -> Rows:
     """α ≤ 2, the largest score as pivot: w = v [1 + a z / v^a]₊^(1/a), by log1p as a → 0."""
     z, top = _shifted(scores, a)
+    floor = z <= -1 / a  # a · (1 / a) may round to less than 1
 
     def weights_and_slope(v):
         y = a * z * jnp.exp(-a * jnp.log(v))
-        outside = y <= -1
+        outside = floor | (y <= -1)
         log_ratio = jnp.log1p(jnp.where(outside, 0.0, y)) / a  # log(w / v)
         weights = jnp.where(outside, 0.0, v * jnp.exp(log_ratio))
         slope = jnp.where(outside, 0.0, jnp.exp((1 - a) * log_ratio))

@@ -151,7 +151,10 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
     if form.has_pivot:
         add("pair", of_pair, query[0], key[0], 0, 0, True)
     parameters, parts = jax.tree.flatten(normalizer)
-    learned = [widened(x) if isinstance(x, jax.Array) else None for x in parameters]
+    learned = [  # a plain number has the scores' dtype, whatever it is traced as
+        None if not isinstance(x, jax.Array) else x.astype(dtype) if x.weak_type else widened(x)
+        for x in parameters
+    ]
     fixed = [None if isinstance(x, jax.Array) else x for x in parameters]
 
     def form_of(learned):
