@@ -1,4 +1,4 @@
-"""The pictures of the kernel-regression experiment."""
+"""The pictures of the kernel-regression experiment; of large data they show a sample."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,18 +7,21 @@ import numpy as np
 
 from attn_jax import plots
 from experiments import curves
-from experiments.kernel_regression import (
+from experiments.in_parts import in_parts
+from experiments.kernel_regression_fits import (
     ENTMAX,
     FIXED,
     LEARNED,
     SEARCHED,
     Fitted,
     Problem,
+    band_of,
     test_error,
 )
 
 Fits = Mapping[int, Mapping[str, Fitted]]
 MOST_OUTPUTS = 3  # pictures of fits and data, for data with many outputs
+MOST_WEIGHTS = 256  # queries and keys in a picture of weights of large data
 
 
 def draw(problems: list[Problem], fits: Fits) -> Iterator[tuple[str, Any]]:
@@ -40,12 +43,14 @@ def draw(problems: list[Problem], fits: Fits) -> Iterator[tuple[str, Any]]:
 def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tuple[str, Any]]:
     """Yield one figure for each input and output, the other inputs at their median."""
     data = problem.data
-    model = fitted[SEARCHED].model
+    x, y = problem.left_out  # of large data a sample is drawn
+    band = band_of(fitted[SEARCHED], problem)
     for i, x_name in enumerate(data.x_names):
         grid = np.linspace(data.x[:, i].min(), data.x[:, i].max(), 400)
         query = np.repeat(np.median(data.x, axis=0)[None], len(grid), axis=0)
         query[:, i] = grid
-        low, high = (np.asarray(end) for end in model.confidence_band(query, data.x, data.y))
+        low, high = band(query)
+        curves_of = {method: fitted[method].predict(query) for method in _labels(fitted).values()}
         for o, y_name in enumerate(data.y_names[:MOST_OUTPUTS]):
             several = len(data.x_names) > 1 or len(data.y_names) > 1
             name = f"fits_{x_name}_{y_name}" if several else "fits"
@@ -54,12 +59,11 @@ def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tupl
             yield (
                 _file_name(name),
                 plots.curve_fit(
-                    data.x[:, i],
-                    data.y[:, o],
+                    x[:, i],
+                    y[:, o],
                     grid=grid,
                     fits={
-                        label: fitted[method].predict(query)[:, o]
-                        for label, method in _labels(fitted).items()
+                        label: curves_of[method][:, o] for label, method in _labels(fitted).items()
                     },
                     truth=truth,
                     band=(low[:, o], high[:, o]),
@@ -71,9 +75,14 @@ def fit_figures(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tupl
 
 
 def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
-    """Attention weights before and after training: queries × keys, both sorted."""
+    """Attention weights before and after training: queries × keys, both sorted.
+
+    Of large data the weights of some of the keys, among all.
+    """
     data = problem.data
     order = np.lexsort(data.x.T[::-1])
+    if problem.rows is not None:
+        order = order[_evenly(len(order), MOST_WEIGHTS)]
     keys = data.x[order]
     one = keys.shape[1] == 1
     queries = np.linspace(keys[0], keys[-1], 100) if one else keys
@@ -84,7 +93,7 @@ def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
     ]
     x_name = data.x_names[0]
     return plots.attention_heatmaps(
-        [np.asarray(each.model.weights(queries, keys)) for _, each in panels],
+        [_weights(each.model, queries, problem, order) for _, each in panels],
         titles=[title for title, _ in panels],
         query_labels=queries[:, 0] if one else None,
         key_labels=keys[:, 0] if one else None,
@@ -92,6 +101,22 @@ def weights(problem: Problem, fitted: Mapping[str, Fitted]) -> Any:
         key_axis=f"key: {x_name}" if one else f"key, sorted by {x_name}",
         columns=3,
     )
+
+
+def _weights(model: Any, queries: np.ndarray, problem: Problem, order: np.ndarray) -> np.ndarray:
+    """Return each query's weights of these keys."""
+    if problem.rows is None:
+        return np.asarray(model.weights(queries, problem.data.x[order]))
+
+    def question(model, query, keys):
+        return model.per_query(lambda weights: weights[:, order], query, keys)
+
+    return in_parts(model, question, problem.data.x)(queries)
+
+
+def _evenly(n: int, most: int) -> np.ndarray:
+    """Return at most so many of n places, the first and the last among them."""
+    return np.linspace(0, n - 1, min(n, most)).round().astype(int)
 
 
 def training(fitted: Mapping[str, Fitted]) -> Any:

@@ -1,7 +1,8 @@
 """The table of members: one row for each member of each slot; every contract test runs over it.
 
 A row says how the slot is made from its arrays. `library` is attn_jax or tests.oracles: both have
-the same names, so that one row gives the member and its oracle.
+the same names, so that one row gives the member and its oracle. Beside them the implementations:
+the contract tests run over those too.
 """
 
 import math
@@ -194,6 +195,32 @@ SLOTS = {
     "normalizer": NORMALIZERS,
 }
 ROWS = [(slot, member) for slot, table in SLOTS.items() for member in table]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """`attention` and `attention_and_logsumexp` by one implementation; static under `jax.jit`."""
+
+    name: str
+    block_size: tuple[int, int] | None = None
+
+    def __str__(self):
+        return self.name if self.block_size is None else f"{self.name}{self.block_size}"
+
+    @property
+    def options(self):
+        return {"implementation": self.name, "block_size": self.block_size}
+
+    def attention(self, *arrays, **slots):
+        return attn_jax.attention(*arrays, **slots, **self.options)
+
+    def attention_and_logsumexp(self, *arrays, **slots):
+        return attn_jax.attention_and_logsumexp(*arrays, **slots, **self.options)
+
+
+DENSE = Implementation("dense")
+STREAMING = Implementation("streaming", (2, 3))  # no block divides 5 queries or 7 keys
+IMPLEMENTATIONS = [DENSE, STREAMING]
 
 
 def inputs(sizes=SIZES, seed=7, dtype="float64"):

@@ -1,13 +1,17 @@
-"""attention.py: the contracts of DESIGN §5, over every member of every slot and their products."""
+"""attention.py: the contracts of DESIGN §5, over every member of every slot and their products.
 
+Each contract holds for every implementation. What streaming has besides is in test_streaming.py.
+Every streaming call compiles, so where a test goes through whole tables for the dense equation,
+streaming takes the members that differ in how a block of them is computed.
+"""
+
+import functools
 import itertools
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 import attn_jax
 from attn_jax import (
@@ -33,6 +37,8 @@ from attn_jax import (
 )
 from tests import oracles
 from tests.members import (
+    DENSE,
+    IMPLEMENTATIONS,
     KERNELS,
     MASKS,
     NORMALIZERS,
@@ -40,7 +46,8 @@ from tests.members import (
     SCORE_MODS,
     SCORES,
     SIZES,
-    SLOTS,
+    STREAMING,
+    Implementation,
     inputs,
 )
 from tests.tolerance import (
@@ -53,34 +60,47 @@ from tests.tolerance import (
 
 Q, K, E = SIZES["q"], SIZES["k"], SIZES["e"]
 COTANGENT = np.random.default_rng(17).normal(size=(Q, E))
+each_implementation = pytest.mark.parametrize("how", IMPLEMENTATIONS, ids=str)
 each_normalizer = pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
-each_row = pytest.mark.parametrize(("slot", "member"), ROWS, ids=str)
 LEARNED = [(s, m) for s, m in ROWS if any(a.dtype.kind == "f" for a in m.arrays().values())]
 UNMASKED = [(s, m) for s, m in ROWS if s != "mask"]
 ONE_KERNEL = [(s, m) for s, m in ROWS if m.name not in {f"kernel_{k}" for k in KERNELS[1:]}]
+ARRAYS_IN_BLOCKS = {
+    *("additive", "kernel_epanechnikov", "kernel_per_feature", "bias", "relative_bias"),
+    *("soft_cap_then_alibi_then_bias", "segments", "nested"),
+}
+
+SOME = {*map(str, NORMALIZERS), *ARRAYS_IN_BLOCKS}
 
 
-@jax.jit
-def outputs(arguments, slots):
+def rows_of_each(rows, streaming=SOME):
+    """(how, slot, member): all rows for dense, those of these names for streaming."""
+    choices = [(DENSE, *row) for row in rows]
+    choices += [(STREAMING, s, m) for s, m in rows if m.name in streaming]
+    return pytest.mark.parametrize(("how", "slot", "member"), choices, ids=str)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def outputs(how, arguments, slots):
     """Compiled once for each kind of slot: tests share shapes."""
-    return attention(*arguments, **slots)
+    return how.attention(*arguments, **slots)
 
 
-@jax.jit
-def outputs_and_gradients(arguments, learned, fixed, cotangent):
+@functools.partial(jax.jit, static_argnums=0)
+def outputs_and_gradients(how, arguments, learned, fixed, cotangent):
     """The output; of output · cotangent the gradients by (query, key, value) and by the slots."""
 
     def loss(arguments, learned):
-        output = attention(*arguments, **learned, **fixed)
+        output = how.attention(*arguments, **learned, **fixed)
         return (output * cotangent).sum(), output
 
     gradients, output = jax.grad(loss, (0, 1), has_aux=True)(arguments, learned)
     return output, *gradients
 
 
-def call(members, arguments):
+def call(how, members, arguments):
     """The library's output and the oracle's, for {slot: member}."""
-    got = attention(*arguments, **{s: m.slot() for s, m in members.items()})
+    got = how.attention(*arguments, **{s: m.slot() for s, m in members.items()})
     expected = oracles.attention(*arguments, **{s: m.oracle() for s, m in members.items()})
     return got, expected
 
@@ -88,46 +108,85 @@ def call(members, arguments):
 # 1. The equation and its order
 
 
-@each_row
+@pytest.mark.parametrize(("slot", "member"), ROWS, ids=str)
 def test_every_member_is_its_oracle(slot, member):
     query, key, value = inputs()
     slots, twins = {slot: member.slot()}, {slot: member.oracle()}
     weights = attention_weights(query, key, **slots)
     assert_close(weights, oracles.attention_weights(query, key, **twins))
-    assert_close(attention(query, key, value, **slots), weights @ value)
+    assert_close(DENSE.attention(query, key, value, **slots), weights @ value)
 
 
 @each_normalizer
 @pytest.mark.parametrize("score", SCORES, ids=str)
 def test_every_score_with_every_normalizer(score, normalizer):
-    assert_close(*call({"score": score, "normalizer": normalizer}, inputs()))
+    assert_close(*call(DENSE, {"score": score, "normalizer": normalizer}, inputs()))
 
 
 @each_normalizer
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_every_mask_with_every_normalizer(mask, normalizer):
-    assert_close(*call({"mask": mask, "normalizer": normalizer}, inputs()))
+    assert_close(*call(DENSE, {"mask": mask, "normalizer": normalizer}, inputs()))
 
 
 @each_normalizer
 @pytest.mark.parametrize("score_mod", SCORE_MODS, ids=str)
 def test_every_score_mod_with_every_normalizer(score_mod, normalizer):
-    assert_close(*call({"score_mod": score_mod, "normalizer": normalizer}, inputs()))
+    assert_close(*call(DENSE, {"score_mod": score_mod, "normalizer": normalizer}, inputs()))
 
 
-@hypothesis.settings(max_examples=40)
-@hypothesis.given(
-    st.fixed_dictionaries({slot: st.sampled_from(table) for slot, table in SLOTS.items()})
+def combinations():
+    """All slots at once: each score, mod and mask with each of four kinds of normalizer.
+
+    Two normalizers of a kind take turns: softmax, sparse up to α = 2, beyond or traced, sigmoid.
+    """
+    kinds = [NORMALIZERS[:2], NORMALIZERS[2:4], NORMALIZERS[4:6], NORMALIZERS[6:]]
+    for (n, score), (kind, pair) in itertools.product(enumerate(SCORES), enumerate(kinds)):
+        yield {
+            "score": score,
+            "score_mod": SCORE_MODS[(n + 3 * kind) % len(SCORE_MODS)],
+            "mask": MASKS[(n + 5 * kind) % len(MASKS)],
+            "normalizer": pair[(n + kind) % 2],
+        }
+
+
+@each_implementation
+@pytest.mark.parametrize(
+    "members", list(combinations()), ids=lambda m: "-".join(map(str, m.values()))
 )
-def test_any_score_mod_mask_and_normalizer(members):
-    assert_close(*call(members, inputs()))
+def test_all_slots_together(how, members):
+    assert_close(*call(how, members, inputs()))
 
 
+@each_implementation
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 1)], ids=str)
 @each_normalizer
-def test_one_query_one_key(sizes, normalizer):
+def test_one_query_one_key(how, sizes, normalizer):
     q, k = sizes
-    assert_close(*call({"normalizer": normalizer}, inputs(SIZES | {"q": q, "k": k})))
+    assert_close(*call(how, {"normalizer": normalizer}, inputs(SIZES | {"q": q, "k": k})))
+
+
+OTHER_BLOCKS = [Implementation("streaming", size) for size in [(1, 1), (5, 7), (8, 8)]]
+
+
+@pytest.mark.parametrize("how", OTHER_BLOCKS, ids=str)
+@pytest.mark.parametrize("normalizer", [NORMALIZERS[n] for n in (1, 2)], ids=str)
+def test_any_block_size(how, normalizer):
+    """One pair, all pairs, more than there are."""
+    arguments, fixed = inputs(), {"mask": Causal(-1), "score_mod": Alibi(0.3)}
+    learned = {"normalizer": normalizer.slot(), "score": Kernel(bandwidth=jnp.array([2.0, 1, 3]))}
+    got = outputs_and_gradients(how, arguments, learned, fixed, COTANGENT)
+    expected = outputs_and_gradients(DENSE, arguments, learned, fixed, COTANGENT)
+    assert_trees_close(got, expected)
+
+
+@each_implementation
+@pytest.mark.parametrize("axes", ["q", "k", "d", "e", "qk", "kd", "qe"])
+def test_axes_of_length_zero(how, axes):
+    """No query, no key, no feature to compare, no value to sum: alone and two at once."""
+    arguments = inputs(SIZES | dict.fromkeys(axes, 0))
+    got = how.attention_and_logsumexp(*arguments, score=Dot())
+    assert_trees_close(got, oracles.attention_and_logsumexp(*arguments, score=oracles.Dot()))
 
 
 def test_a_cap_comes_before_the_mask():
@@ -138,15 +197,16 @@ def test_a_cap_comes_before_the_mask():
     assert_close(got[:, :2], attention_weights(query, key[:2], score_mod=SoftCap(0.5)))
 
 
+@each_implementation
 @pytest.mark.parametrize("normalizer", NORMALIZERS[:2], ids=str)
 @pytest.mark.parametrize("mask", [m for m in MASKS if m.name in ("no_mask", "nested")], ids=str)
-def test_logsumexp(normalizer, mask):
+def test_logsumexp(how, normalizer, mask):
     arguments = inputs()
     slots = {"normalizer": normalizer.slot(), "mask": mask.slot(), "score": Cosine(3.0)}
     twins = {"normalizer": normalizer.oracle(), "mask": mask.oracle(), "score": oracles.Cosine(3.0)}
-    got = attention_and_logsumexp(*arguments, **slots)
+    got = how.attention_and_logsumexp(*arguments, **slots)
     assert_trees_close(got, oracles.attention_and_logsumexp(*arguments, **twins))
-    assert_close(got[0], attention(*arguments, **slots))
+    assert_close(got[0], how.attention(*arguments, **slots))
 
 
 def test_auto_and_defaults_are_scaled_dot_softmax():
@@ -154,6 +214,25 @@ def test_auto_and_defaults_are_scaled_dot_softmax():
     expected = attention(query, key, value, implementation="dense", normalizer=Softmax())
     np.testing.assert_array_equal(attention(query, key, value), expected)
     assert_close(attention(query, key, value), oracles.attention(query, key, value))
+
+
+@pytest.mark.parametrize(
+    ("keys", "normalizer", "is_dense"),
+    [
+        (1023, Softmax(), True),
+        (1024, Softmax(), False),
+        (1024, attn_jax.softmax, False),
+        (1024, Entmax(1.5), False),
+        (1024, lambda s, where=None, axis=-1: s, True),
+    ],
+)
+def test_auto_streams_from_a_million_pairs_on_where_the_normalizer_streams(
+    keys, normalizer, is_dense
+):
+    """An array of all scores is there or it is not."""
+    shapes = [jax.ShapeDtypeStruct((n, 2), "float32") for n in (1024, keys, keys)]
+    program = jax.make_jaxpr(lambda *x: attention(*x, normalizer=normalizer))(*shapes)
+    assert (f"[1024,{keys}]" in str(program)) == is_dense
 
 
 # 2. Empty rows and NaN
@@ -171,86 +250,106 @@ def with_empty_rows():
     return (query, key, value), slots, np.array([0, 2, 4])
 
 
+@each_implementation
 @each_normalizer
-def test_empty_row_is_zero_with_zero_gradients(normalizer):
+def test_empty_row_is_zero_with_zero_gradients(how, normalizer):
+    """To second order. The other rows' derivatives are dense's, whose own are tested below."""
     arguments, slots, empty = with_empty_rows()
     arguments = (*arguments, normalizer.arrays())
 
-    def output(query, key, value, arrays):
-        return attention(query, key, value, normalizer=normalizer.slot(arrays), **slots)
+    def output(how, query, key, value, arrays):
+        return how.attention(query, key, value, normalizer=normalizer.slot(arrays), **slots)
 
-    def of_empty_rows(*arguments):
-        rows = output(*arguments)[empty]
-        return (rows * COTANGENT[empty] + rows**2).sum()
+    @functools.partial(jax.jit, static_argnums=0)
+    def to_second_order(how, arguments, share):
+        def loss(*arguments):
+            rows = output(how, *arguments)
+            return (share * (rows * COTANGENT + rows**2)).sum()
 
-    @jax.jit
-    def to_second_order(arguments):
-        gradient = jax.grad(of_empty_rows, (0, 1, 2, 3))
-        return jax.jvp(output, arguments, arguments), jax.jvp(gradient, arguments, arguments)
+        rows = functools.partial(output, how)
+        gradient = jax.grad(loss, (0, 1, 2, 3))
+        return jax.jvp(rows, arguments, arguments), jax.jvp(gradient, arguments, arguments)
 
-    (rows, tangents), of_empty = to_second_order(arguments)
+    share = np.zeros((Q, 1))
+    share[empty] = 1
+    (rows, tangents), of_empty = to_second_order(how, arguments, share)
     assert_exactly_zero((rows[empty], tangents[empty], of_empty))
     assert np.abs(rows[np.array([1, 3])]).min() > 0
-    assert np.isfinite(tangents).all()
+    whole = to_second_order(how, arguments, 1 - share)
+    if how == DENSE:
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(whole))
+    else:
+        dense = to_second_order(DENSE, arguments, 1 - share)
+        assert_trees_close(whole, dense, tolerance=1e-9)
 
 
+@each_implementation
 @each_normalizer
-def test_zero_length_and_no_keys(normalizer):
+def test_zero_length_and_no_keys(how, normalizer):
     query, key, value = inputs()
     learned = {"normalizer": normalizer.slot()}
     padded = {"mask": Padding(jnp.array(0))}
-    assert_exactly_zero(outputs_and_gradients((query, key, value), learned, padded, COTANGENT))
+    arguments = (query, key, value)
+    assert_exactly_zero(outputs_and_gradients(how, arguments, learned, padded, COTANGENT))
     nothing = (query, key[:0], value[:0])
-    assert_exactly_zero(outputs_and_gradients(nothing, learned, {}, COTANGENT))
+    assert_exactly_zero(outputs_and_gradients(how, nothing, learned, {}, COTANGENT))
 
 
-@each_normalizer
-def test_no_nan_inside(normalizer):
+@pytest.mark.parametrize(
+    ("how", "normalizer"),
+    [*((DENSE, m) for m in NORMALIZERS), *((STREAMING, NORMALIZERS[n]) for n in (1, 4, 6))],
+    ids=str,
+)
+def test_no_nan_inside(how, normalizer):
     """Operation by operation: a NaN that a later `where` hides trips jax.debug_nans."""
     arguments, slots, _ = with_empty_rows()
     slots["normalizer"] = normalizer.slot()
     with jax.debug_nans(True):
-        gradients = jax.grad(lambda *a: attention(*a, **slots).sum(), (0, 1, 2))(*arguments)
+        gradients = jax.grad(lambda *a: how.attention(*a, **slots).sum(), (0, 1, 2))(*arguments)
     assert_exactly_zero(gradients[0][np.array([0, 2, 4])])
 
 
+@each_implementation
 @pytest.mark.parametrize("sink", [None, 0.3])
-def test_logsumexp_of_an_empty_row(sink):
+def test_logsumexp_of_an_empty_row(how, sink):
     query, key, value = inputs()
     normalizer = Softmax(sink=sink)
 
     def logsumexp(query, key):
         slots = {"mask": Causal(-2), "normalizer": normalizer}
-        return attention_and_logsumexp(query, key, value, **slots)[1]
+        return how.attention_and_logsumexp(query, key, value, **slots)[1]
 
     assert_close(logsumexp(query, key)[:2], np.full(2, -np.inf if sink is None else sink))
     with jax.debug_nans(True):
         gradients = jax.grad(lambda q, k: logsumexp(q, k)[1], (0, 1))(query, key)
         whole = jax.grad(lambda q: logsumexp(q, key)[2:].sum())(query)
     assert_exactly_zero((gradients, whole[:2]))
-    assert_derivatives(lambda q, k: logsumexp(q, k)[2:].sum(), query, key)
+    every = how == DENSE
+    assert_derivatives(lambda q, k: logsumexp(q, k)[2:].sum(), query, key, every_mixture=every)
 
 
+@each_implementation
 @each_normalizer
-def test_nan_at_an_allowed_position_shows_in_its_row(normalizer):
+def test_nan_at_an_allowed_position_shows_in_its_row(how, normalizer):
     query, key, value = inputs()
     slots = {"normalizer": normalizer.slot(), "mask": Causal()}
-    clean = outputs((query, key, value), slots)
-    got = outputs((query, key.at[3].set(jnp.nan), value), slots)
+    clean = outputs(how, (query, key, value), slots)
+    got = outputs(how, (query, key.at[3].set(jnp.nan), value), slots)
     assert np.isnan(got[3:]).all()
     assert_close(got[:3], clean[:3])
     weights = attention_weights(query, key.at[3].set(jnp.nan), **slots)
     assert_exactly_zero(weights[~np.tri(Q, K, dtype=bool)])
-    in_query = outputs((query.at[1].set(jnp.nan), key, value), slots)
+    in_query = outputs(how, (query.at[1].set(jnp.nan), key, value), slots)
     assert np.isnan(in_query[1]).all()
     assert_close(in_query[2:], clean[2:])
 
 
-def test_nan_value_at_an_allowed_position_shows():
+@each_implementation
+def test_nan_value_at_an_allowed_position_shows(how):
     query, key, value = inputs()
-    got = attention(query, key, value.at[3, 0].set(jnp.nan))
+    got = how.attention(query, key, value.at[3, 0].set(jnp.nan))
     assert np.isnan(got[:, 0]).all()
-    assert_close(got[:, 1], attention(query, key, value)[:, 1])
+    assert_close(got[:, 1], how.attention(query, key, value)[:, 1])
 
 
 # 3. Masked = deleted
@@ -265,42 +364,47 @@ def as_oracle(mask):
     return oracles.Dense(np.asarray(mask.dense(Q, K)))
 
 
-@pytest.mark.parametrize(("slot", "member"), UNMASKED, ids=str)
-def test_masked_is_deleted_in_value_and_gradient(slot, member):
+@rows_of_each(UNMASKED, {m.name for _, m in ONE_KERNEL} | ARRAYS_IN_BLOCKS)
+def test_masked_is_deleted_in_value_and_gradient(how, slot, member):
     """Garbage in a key that no query may attend to, in its value, in a query that sees nothing."""
     query, key, value = inputs()
     learned, fixed = {slot: member.slot()}, {"mask": HIDE_AND_BLIND}
-    clean = outputs_and_gradients((query, key, value), learned, fixed, COTANGENT)
+    clean = outputs_and_gradients(how, (query, key, value), learned, fixed, COTANGENT)
     twins = {slot: member.oracle(), "mask": as_oracle(HIDE_AND_BLIND)}
     assert_close(clean[0], oracles.attention(query, key, value, **twins))
+    if how != DENSE:
+        dense = outputs_and_gradients(DENSE, (query, key, value), learned, fixed, COTANGENT)
+        assert_trees_close(clean, dense)
     for garbage in (1e30, jnp.inf, jnp.nan):
         hostile = (
             query.at[BLIND].set(garbage),
             key.at[HIDDEN].set(garbage),
             value.at[HIDDEN].set(garbage),
         )
-        output, of_arguments, of_slots = outputs_and_gradients(hostile, learned, fixed, COTANGENT)
-        assert_trees_close((output, of_arguments, of_slots), clean)
-        d_query, d_key, d_value = of_arguments
+        got = outputs_and_gradients(how, hostile, learned, fixed, COTANGENT)
+        assert_trees_close(got, clean)
+        output, (d_query, d_key, d_value), _ = got
         assert_exactly_zero((output[BLIND], d_query[BLIND], d_key[HIDDEN], d_value[HIDDEN]))
 
 
+@each_implementation
 @each_normalizer
-def test_gradients_are_those_without_the_masked_keys(normalizer):
+def test_gradients_are_those_without_the_masked_keys(how, normalizer):
     query, key, value = inputs()
     slots = {"normalizer": normalizer.slot()}
     _, masked, of_slots = outputs_and_gradients(
-        (query, key, value), slots, {"mask": HIDE}, COTANGENT
+        how, (query, key, value), slots, {"mask": HIDE}, COTANGENT
     )
     _, deleted, of_same = outputs_and_gradients(
-        (query, key[KEPT], value[KEPT]), slots, {}, COTANGENT
+        DENSE, (query, key[KEPT], value[KEPT]), slots, {}, COTANGENT
     )
     assert_trees_close((masked[0], masked[1][KEPT], masked[2][KEPT]), deleted)
     assert_trees_close(of_slots, of_same)
 
 
+@each_implementation
 @each_normalizer
-def test_masked_scores_never_count_pair_by_pair(normalizer):
+def test_masked_scores_never_count_pair_by_pair(how, normalizer):
     """1e30, inf or NaN in the scores of masked pairs, each key being allowed to some query."""
     allowed = np.add.outer(np.arange(Q), np.arange(K)) % 3 != 0
     learned, mask = {"normalizer": normalizer.slot()}, Dense(jnp.asarray(allowed))
@@ -308,33 +412,35 @@ def test_masked_scores_never_count_pair_by_pair(normalizer):
     def with_garbage(garbage):
         bias = Bias(jnp.where(allowed, 0.25, garbage))
         fixed = {"mask": mask, "score_mod": bias}
-        return outputs_and_gradients(inputs(), learned, fixed, COTANGENT)
+        return outputs_and_gradients(how, inputs(), learned, fixed, COTANGENT)
 
     clean = with_garbage(0.0)
     for garbage in (1e30, -1e30, jnp.inf, -jnp.inf, jnp.nan):
         assert_trees_close(with_garbage(garbage), clean)
 
 
+@each_implementation
 @each_normalizer
-def test_enormous_masked_keys_that_others_may_attend_to(normalizer):
+def test_enormous_masked_keys_that_others_may_attend_to(how, normalizer):
     """A key and value of 1e30 that only the last query sees leave the other rows as they are."""
     query, key, value = inputs()
     mask = Dense(jnp.ones((Q, K), bool).at[: Q - 1, 2].set(False))
     learned, cotangent = {"normalizer": normalizer.slot()}, COTANGENT.copy()
     cotangent[-1] = 0
-    clean = outputs_and_gradients((query, key, value), learned, {"mask": mask}, cotangent)
+    clean = outputs_and_gradients(how, (query, key, value), learned, {"mask": mask}, cotangent)
     hostile = (query, key.at[2].set(1e30), value.at[2].set(1e30))
-    got = outputs_and_gradients(hostile, learned, {"mask": mask}, cotangent)
+    got = outputs_and_gradients(how, hostile, learned, {"mask": mask}, cotangent)
     assert_trees_close(got[1:], clean[1:])
     assert_close(got[0][:-1], clean[0][:-1])
 
 
-def test_garbage_forward_and_second_order():
+@each_implementation
+def test_garbage_forward_and_second_order(how):
     query, key, value = inputs()
     hostile = [x.at[HIDDEN].set(jnp.nan) for x in (key, value)]
 
     def gradient(query, key, value, mask=None):
-        return jax.grad(lambda q: (attention(q, key, value, mask=mask) ** 2).sum())(query)
+        return jax.grad(lambda q: (how.attention(q, key, value, mask=mask) ** 2).sum())(query)
 
     @jax.jit
     def both_ways(query):
@@ -348,26 +454,27 @@ def test_garbage_forward_and_second_order():
 # 5. Precision
 
 
-@pytest.mark.parametrize(("slot", "member"), UNMASKED, ids=str)
-def test_float32(slot, member):
+@rows_of_each(UNMASKED)
+def test_float32(how, slot, member):
     query, key, value = inputs(dtype="float32")
     arrays = {
         n: np.asarray(a, "float32") if a.dtype.kind == "f" else a
         for n, a in member.arrays().items()
     }
-    got = attention(query, key, value, **{slot: member.slot(arrays)})
+    got = how.attention(query, key, value, **{slot: member.slot(arrays)})
     assert got.dtype == jnp.float32
     expected = oracles.attention(query, key, value, **{slot: member.oracle(arrays)})
     assert_close(got, expected, tolerance=1e-5)
 
 
+@each_implementation
 @each_normalizer
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_rounds_once(normalizer, dtype):
+def test_half_precision_rounds_once(how, normalizer, dtype):
     """The error is at most twice that of a float32 computation rounded at its end."""
     arguments = inputs(SIZES | {"k": 101, "d": 23}, dtype=dtype)
     arrays = {n: np.asarray(a, "float32") for n, a in normalizer.arrays().items()}
-    got = attention(*arguments, normalizer=normalizer.slot(arrays))
+    got = how.attention(*arguments, normalizer=normalizer.slot(arrays))
     assert got.dtype == dtype
     exact = oracles.attention(*arguments, normalizer=normalizer.oracle(arrays))
     rounded = exact.astype("float32").astype(arguments[0].dtype)
@@ -375,6 +482,7 @@ def test_half_precision_rounds_once(normalizer, dtype):
     assert (error <= 2 * unavoidable.max()).all()
 
 
+@each_implementation
 @pytest.mark.parametrize(
     ("dtypes", "output", "accumulation"),
     [
@@ -387,13 +495,13 @@ def test_half_precision_rounds_once(normalizer, dtype):
     ],
     ids=str,
 )
-def test_dtypes(dtypes, output, accumulation):
+def test_dtypes(how, dtypes, output, accumulation):
     arguments = tuple(x.astype(d) for x, d in zip(inputs(), dtypes, strict=True))
 
     @jax.jit
     def everything(query, key, value):
-        results = attention_and_logsumexp(query, key, value)
-        loss = jax.grad(lambda *a: attention(*a).astype("float32").sum(), (0, 1, 2))
+        results = how.attention_and_logsumexp(query, key, value)
+        loss = jax.grad(lambda *a: how.attention(*a).astype("float32").sum(), (0, 1, 2))
         return *results, attention_weights(query, key), loss(query, key, value)
 
     got, logsumexp, weights, gradients = everything(*arguments)
@@ -403,66 +511,73 @@ def test_dtypes(dtypes, output, accumulation):
     assert_close(got, oracles.attention(*arguments), tolerance=TOLERANCE[output])
 
 
+@each_implementation
 @pytest.mark.parametrize("normalizer", [NORMALIZERS[n] for n in (1, 2, 3)], ids=str)
-def test_half_precision_gradients(normalizer):
-    def loss(query, key, value):
-        output = attention(query, key, value, normalizer=normalizer.slot(dtype="float32"))
-        return (output.astype("float32") * jnp.asarray(COTANGENT, "float32")).sum()
-
-    half = inputs(dtype="bfloat16")
-    gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
-    got, expected = gradient(*half), gradient(*(x.astype("float32") for x in half))
+def test_half_precision_gradients(how, normalizer):
+    half, cotangent = inputs(dtype="bfloat16"), jnp.asarray(COTANGENT, "float32")
+    learned = {"normalizer": normalizer.slot(dtype="float32")}
+    got = outputs_and_gradients(how, half, learned, {}, cotangent)
+    single = tuple(x.astype("float32") for x in half)
+    expected = outputs_and_gradients(DENSE, single, learned, {}, cotangent)
     assert_trees_close(got, expected, tolerance=TOLERANCE["bfloat16"])
 
 
 # 6. Derivatives
 
 
-@pytest.mark.parametrize(("slot", "member"), LEARNED, ids=str)
-def test_derivatives_of_every_array_in_every_slot(slot, member):
+@rows_of_each(LEARNED, {"bilinear", "relative_bias", "sigmoid_bias"})
+def test_derivatives_of_every_array_in_every_slot(how, slot, member):
+    """Streaming's first derivatives are held to dense's above; more of its second ones below."""
+
     def loss(query, key, value, arrays):
-        output = attention(query, key, value, mask=Window(4, 3), **{slot: member.slot(arrays)})
-        return (output * COTANGENT).sum()
+        slots = {"mask": Window(4, 3), slot: member.slot(arrays)}
+        return (how.attention(query, key, value, **slots) * COTANGENT).sum()
 
     assert_derivatives(loss, *inputs(), member.arrays(), every_mixture=False)
 
 
+PRODUCTS = [(SCORES[n], NORMALIZERS[m]) for n, m in [(5, 3), (6, 4), (17, 1)]]
+
+
 @pytest.mark.parametrize(
-    ("score", "normalizer"),
-    [(SCORES[n], NORMALIZERS[m]) for n, m in [(5, 3), (6, 4), (17, 1)]],
+    ("how", "score", "normalizer"),
+    [*((DENSE, *each) for each in PRODUCTS), (STREAMING, *PRODUCTS[2])],
     ids=str,
 )
-def test_derivatives_of_products(score, normalizer):
+def test_derivatives_of_products(how, score, normalizer):
     """Neither slot is in the other's diagonal: learned score under a learned, sparse normalizer."""
 
     def loss(query, key, value, ours, theirs):
         slots = {"score": score.slot(ours), "normalizer": normalizer.slot(theirs)}
-        return (attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
+        return (how.attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
 
     assert_derivatives(loss, *inputs(), score.arrays(), normalizer.arrays())
 
 
-def test_slots_are_pytrees_whose_arrays_are_leaves():
+@each_implementation
+def test_slots_are_pytrees_whose_arrays_are_leaves(how):
     """`grad` with respect to a slot is a slot of gradients."""
     query, key, value = inputs()
     slots = {"score": Kernel(bandwidth=jnp.array([0.7, 1.9, 1.0])), "normalizer": Softmax(0.3)}
-    got = jax.grad(lambda s: (attention(query, key, value, **s) * COTANGENT).sum())(slots)
+    got = jax.grad(lambda s: (how.attention(query, key, value, **s) * COTANGENT).sum())(slots)
 
     def loss(bandwidth, sink):
         slots = {"score": Kernel(bandwidth=bandwidth), "normalizer": Softmax(sink)}
-        return (attention(query, key, value, **slots) * COTANGENT).sum()
+        return (DENSE.attention(query, key, value, **slots) * COTANGENT).sum()
 
     bandwidth, sink = jax.grad(loss, (0, 1))(jnp.array([0.7, 1.9, 1.0]), 0.3)
     assert_close(got["score"].bandwidth, bandwidth)
     assert_close(got["normalizer"].sink, sink)
 
 
-def test_hessian_is_the_derivative_of_the_gradient():
+@each_implementation
+def test_hessian_is_the_derivative_of_the_gradient(how):
     """jax.hessian, entry by entry, of a learned kernel regression."""
     query, key, value = inputs()
 
     def loss(bandwidth):
-        return (attention(query, key, value, score=Kernel(bandwidth=bandwidth)) * COTANGENT).sum()
+        output = how.attention(query, key, value, score=Kernel(bandwidth=bandwidth))
+        return (output * COTANGENT).sum()
 
     hessian, gradient = jax.jit(jax.hessian(loss)), jax.jit(jax.grad(loss))
     at, step = np.array([0.8, 1.9, 1.2]), 1e-5
@@ -470,22 +585,30 @@ def test_hessian_is_the_derivative_of_the_gradient():
     assert_close(hessian(at), np.array(columns), tolerance=1e-8)
 
 
-def test_plain_functions_in_every_slot_and_what_they_close_over():
+@each_implementation
+def test_plain_functions_in_every_slot_and_what_they_close_over(how):
+    """A normalizer has to be one of ours to stream: there the mod does its part."""
     query, key, value = inputs()
     matrix = np.random.default_rng(9).normal(size=(3, 3))
 
     def output(matrix, slope, temperature, limit):
-        return attention(
-            query,
-            key,
-            value,
-            score=lambda q, k: q @ matrix @ k.T,
-            score_mod=lambda s, i, j: s - slope * (i - j) ** 2,
-            mask=lambda i, j: j <= i + 2,
-            normalizer=lambda s, where=None, axis=-1: jax.nn.softmax(
-                jnp.minimum(s, limit) / temperature, axis, where=where
+        def bent(s, i, j):
+            return s - slope * (i - j) ** 2
+
+        def cooled(s):
+            return jnp.minimum(s, limit) / temperature
+
+        slots = {
+            "score_mod": bent,
+            "normalizer": lambda s, where=None, axis=-1: jax.nn.softmax(
+                cooled(s), axis, where=where
             ),
-        )
+        }
+        if how != DENSE:
+            mod = {"score_mod": lambda s, i, j: cooled(bent(s, i, j))}
+            slots = mod | {"normalizer": attn_jax.softmax}
+        slots |= {"score": lambda q, k: q @ matrix @ k.T, "mask": lambda i, j: j <= i + 2}
+        return how.attention(query, key, value, **slots)
 
     arguments = (jnp.asarray(matrix), 0.1, 1.7, 0.9)
     expected = oracles.attention(
@@ -503,48 +626,48 @@ def test_plain_functions_in_every_slot_and_what_they_close_over():
 # 8. Determinism; jit, vmap, padding
 
 
-@pytest.mark.parametrize(("slot", "member"), ONE_KERNEL, ids=str)
-def test_jit_is_eager_and_traced_slots_raise_no_alarm(slot, member):
+@rows_of_each(ONE_KERNEL, {*map(str, NORMALIZERS), "additive", "bias", "segments"})
+def test_jit_is_eager_and_traced_slots_raise_no_alarm(how, slot, member):
     arguments, slots = inputs(), {slot: member.slot()}
-    eager, jitted = attention(*arguments, **slots), outputs(arguments, slots)
+    eager, jitted = how.attention(*arguments, **slots), outputs(how, arguments, slots)
     assert_close(jitted, eager)
-    np.testing.assert_array_equal(attention(*arguments, **slots), eager)
-    np.testing.assert_array_equal(outputs(arguments, slots), jitted)
+    np.testing.assert_array_equal(how.attention(*arguments, **slots), eager)
+    np.testing.assert_array_equal(outputs(how, arguments, slots), jitted)
 
 
-@pytest.mark.parametrize(
-    ("slot", "member"), [(s, m) for s, m in ONE_KERNEL if m.draws or s == "normalizer"], ids=str
-)
-def test_vmap_is_a_loop(slot, member):
+@rows_of_each([(s, m) for s, m in ONE_KERNEL if m.draws or s == "normalizer"])
+def test_vmap_is_a_loop(how, slot, member):
     """Over the arguments and over slots with arrays: each example has its own bandwidth, mask…"""
     examples = [(inputs(seed=n), {slot: member.slot(member.arrays(seed=n))}) for n in range(3)]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
-    got = jax.vmap(lambda arguments, slots: attention(*arguments, **slots))(*batch)
+    got = jax.vmap(lambda arguments, slots: how.attention(*arguments, **slots))(*batch)
     for n, (arguments, slots) in enumerate(examples):
-        assert_close(got[n], outputs(arguments, slots))
+        assert_close(got[n], outputs(DENSE, arguments, slots))
 
 
-def test_vmap_over_an_axis_of_one_argument():
+@each_implementation
+def test_vmap_over_an_axis_of_one_argument(how):
     """Heads that share a key (in_axes None), and batch over heads."""
     query, key, value = inputs()
     queries = jnp.stack([query, query + 1, query * 2, -query, query - 1, query / 2])
     queries = queries.reshape(3, 2, Q, -1)
-    both = jax.vmap(jax.vmap(attention, (0, None, None)), (0, None, None))
-    assert_close(both(queries, key, value)[2, 1], attention(query / 2, key, value))
+    both = jax.vmap(jax.vmap(how.attention, (0, None, None)), (0, None, None))
+    assert_close(both(queries, key, value)[2, 1], how.attention(query / 2, key, value))
 
 
+@each_implementation
 @pytest.mark.parametrize(
     ("slot", "member"), [("normalizer", m) for m in NORMALIZERS] + [("score", SCORES[17])], ids=str
 )
-def test_padding_changes_an_example_by_rounding_at_most(slot, member):
+def test_padding_changes_an_example_by_rounding_at_most(how, slot, member):
     query, key, value = inputs()
     slots = {slot: member.slot()}
     padded = [
         jnp.concatenate([x, jnp.full((n, x.shape[1]), jnp.nan)])
         for x, n in ((query, 6), (key, 4), (value, 4))
     ]
-    got = attention(*padded, mask=Padding(K, query_length=Q), **slots)
-    assert_close(got[:Q], attention(query, key, value, **slots))
+    got = how.attention(*padded, mask=Padding(K, query_length=Q), **slots)
+    assert_close(got[:Q], outputs(DENSE, (query, key, value), slots))
     assert_exactly_zero(got[Q:])
 
 
@@ -672,8 +795,6 @@ def test_arrays_that_do_not_fit_are_named(function, query, key, value, message):
     [
         ({"implementation": "flash"}, r"implementation.*flash"),
         ({"implementation": None}, r"implementation.*None"),
-        ({"implementation": "streaming"}, r"implementation.*streaming"),
-        ({"implementation": "cudnn"}, r"implementation.*cudnn"),
         ({"block_size": 0}, r"block_size.*0"),
         ({"block_size": (0, 3)}, r"block_size.*\(0, 3\)"),
         ({"block_size": (2, -3)}, r"block_size.*-3"),
@@ -693,6 +814,10 @@ def test_arrays_that_do_not_fit_are_named(function, query, key, value, message):
         (
             {"normalizer": lambda s, where=None, axis=-1: s.sum(axis)},
             r"normalizer.*\(5, 7\).*\D5,?\D",
+        ),
+        (
+            {"normalizer": lambda s, where=None, axis=-1: s, "implementation": "streaming"},
+            r"normalizer.*Softmax.*Entmax.*or.*implementation='dense'",
         ),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",

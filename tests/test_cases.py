@@ -5,6 +5,7 @@ Each entry's `report` field names the issue or pull request that it comes from.
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import attn_jax
+from tests.members import DENSE, Implementation
 from tests.tolerance import assert_close
 
 CASES = [
@@ -46,8 +48,18 @@ def parse(x):
     return [parse(v) for v in x] if isinstance(x, list) else float(x) if isinstance(x, str) else x
 
 
-def evaluate(case, **options):
-    """The value of the case's call; `options` go to every attention that names none itself."""
+def attends(case):
+    return re.search(r"\b(attention|attention_and_logsumexp)\b", case["call"])
+
+
+STREAMING = [Implementation("streaming", size) for size in (None, (1, 1), (2, 3))]
+ROWS = [(case, DENSE) for case in CASES]
+ROWS += [(case, how) for case in CASES for how in STREAMING if attends(case)]
+ROWS += [(case, STREAMING[0]) for case in CASES if "dot_product_attention" in case["call"]]
+
+
+def evaluate(case, how):
+    """The value of the case's call, by this implementation where it names none itself."""
     names = {"jax": jax, "jnp": jnp, "kernels": attn_jax.kernels}
     for module in (
         attn_jax.scores,
@@ -58,7 +70,9 @@ def evaluate(case, **options):
     ):
         names |= {n: v for n, v in vars(module).items() if not n.startswith("_")}
     for name in ("attention", "attention_and_logsumexp"):
-        names[name] = functools.partial(getattr(attn_jax, name), **options)
+        names[name] = functools.partial(getattr(attn_jax, name), **how.options)
+    drop_in = attn_jax.dot_product_attention
+    names["dot_product_attention"] = functools.partial(drop_in, implementation=how.name)
     inputs = {n: parse(v) for n, v in case["input"].items()}
     numbers = {n: v for n, v in inputs.items() if not isinstance(v, list)}
     arrays = {n: jnp.asarray(v) for n, v in inputs.items() if isinstance(v, list)}
@@ -80,18 +94,15 @@ def assert_expected(got, case):
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_case(case):
-    if "dot_product_attention" in case["call"] and not hasattr(attn_jax, "dot_product_attention"):
-        pytest.skip("attn_jax has no dot_product_attention yet")
-    if "implementation='streaming'" in case["call"]:
-        with pytest.raises(ValueError, match="implementation"):
-            evaluate(case)
-    elif case["expected"] == "ValueError":
+@pytest.mark.parametrize(
+    ("case", "how"), ROWS, ids=lambda x: x["id"] if isinstance(x, dict) else str(x)
+)
+def test_case(case, how):
+    if case["expected"] == "ValueError":
         with pytest.raises(ValueError, match=r"(?s)key.*value.*\(5, 3\).*\(6, 3\)"):
-            evaluate(case, implementation="dense")
+            evaluate(case, how)
     else:
-        assert_expected(evaluate(case, implementation="dense"), case)
+        assert_expected(evaluate(case, how), case)
 
 
 def test_every_exact_zero_is_a_case():

@@ -138,6 +138,7 @@ OPTIONS = {
     "scale": [None, 0.3],
     "lengths": [(T, S), (S, T), (T, T)],
     "return_residual": [False, True],
+    "implementation": [None, "streaming"],
 }
 
 
@@ -184,7 +185,8 @@ def test_every_pair_of_options_is_the_loop(number):
             arrays[name] = np.minimum(lengths, t if "query" in name else s)[: B if batched else 1]
             arrays[name] = arrays[name] if batched else arrays[name][0]
 
-    got = jitted(*qkv, **arrays, **choice, return_residual=residual)
+    implementation = choice.pop("implementation")
+    got = jitted(*qkv, **arrays, **choice, return_residual=residual, implementation=implementation)
     expected = loop(*qkv, **arrays, **choice)
     assert_trees_close(got, expected if residual else expected[0])
 
@@ -355,6 +357,32 @@ def test_derivatives_of_the_output_and_of_the_residual():
     for shares in ((1.0, 0.0), (0.0, 1.0)):
         one = functools.partial(loss, output_share=shares[0], residual_share=shares[1])
         assert_derivatives(one, *arguments, every_mixture=False)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("sizes", [(T, S), (515, 1030)], ids=str)
+def test_streaming_is_dense_with_gradients(sizes, devices, monkeypatch):
+    """One block and several; on one device heads are a loop, on several they are vmapped."""
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    t, s = sizes
+    qkv, mask = draw(t=t, s=s, n=4, k=2, h=3, e=2), coins(1, 4, 1, s)
+    bias = jnp.asarray(normal(B, 1, t, 1))
+    lengths = {"query_seq_lengths": jnp.array([t, t // 2, 0]), "key_value_seq_lengths": [s, 2, 3]}
+
+    def loss(qkv, bias, implementation):
+        options = {name: jnp.array(each) for name, each in lengths.items()}
+        options |= {"is_causal": True, "local_window_size": (s // 2, None), "return_residual": True}
+        output, residual = dot_product_attention(
+            *qkv, bias, mask, **options, implementation=implementation
+        )
+        results = output, jnp.where(residual == -jnp.inf, 0, residual)
+        return sum((each**2).sum() for each in results), (output, residual)
+
+    got, expected = (
+        jax.jit(jax.grad(functools.partial(loss, implementation=name), (0, 1), has_aux=True))
+        for name in ("streaming", "dense")
+    )
+    assert_trees_close(got(qkv, bias), expected(qkv, bias))
 
 
 # 5. Precision, transformations, invariance

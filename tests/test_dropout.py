@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import attn_jax
-from attn_jax import Dense, Dropout, attention, attention_and_logsumexp
+from attn_jax import (
+    Causal,
+    Dense,
+    Dropout,
+    Entmax,
+    Softmax,
+    attention,
+    attention_and_logsumexp,
+)
 from tests.members import NORMALIZERS, inputs
 from tests.tolerance import assert_close, assert_derivatives, assert_exactly_zero
 
@@ -35,6 +43,17 @@ def test_fate_depends_on_rng_and_position_alone():
     np.testing.assert_array_equal(dropped(29, 31, Dropout(0.3, RNG)) != 0, fates)
     other = dropped(29, 31, Dropout(0.3, jax.random.key(5))) != 0
     assert (fates != other).mean() > 0.3
+
+
+@pytest.mark.parametrize("size", [(1, 8), (8, 3), (29, 31), (64, 64)], ids=str)
+@pytest.mark.parametrize("normalizer", [Softmax(), Entmax(1.5)], ids=lambda n: type(n).__name__)
+def test_every_block_drops_the_same_weights(normalizer, size):
+    """Whole blocks, cut ones, halves of them, and those that reach beyond the last pair."""
+    slots = {"normalizer": normalizer, "mask": Causal(3)}
+    dense = dropped(29, 31, Dropout(0.3, RNG), **slots, implementation="dense")
+    got = dropped(29, 31, Dropout(0.3, RNG), **slots, implementation="streaming", block_size=size)
+    np.testing.assert_array_equal(got != 0, dense != 0)
+    assert_close(got, dense)
 
 
 def test_survivors_at_a_higher_rate_are_a_share_of_all():

@@ -473,3 +473,21 @@ def test_an_allowed_infinity_shows(member):
         pytest.skip("a sigmoid has a limit there: 1")
     weights = weigh(member.slot(), jnp.array([jnp.inf, 1.0, 2.0]))
     assert np.isnan(weights).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_lies_below_the_support_has_no_weight_and_no_derivative(dtype):
+    """Far or masked, for every alpha: a weight that rounds to 1e-18 has a slope of 1e-2."""
+    scores = jnp.array([[-50.0, 5.0], [0.0, 5.0]], dtype)
+    where = jnp.array([[True, True], [False, True]])
+    alphas = jnp.linspace(1.02, 8, 700, dtype=dtype)
+
+    @jax.jit
+    @jax.vmap
+    def weights_and_tangents(alpha):
+        point = scores, alpha
+        return jax.jvp(lambda s, a: entmax(s, where=where, alpha=a), point, (scores + 1, alpha))
+
+    weights, tangents = weights_and_tangents(alphas)
+    np.testing.assert_array_equal(weights, np.broadcast_to([0.0, 1.0], (700, 2, 2)))
+    assert_exactly_zero(tangents)

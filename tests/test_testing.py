@@ -46,10 +46,10 @@ def sums(member):
     return not member.name.startswith(("sigmoid", "softmax_sink"))
 
 
-def attention_with(normalizer):
+def attention_with(normalizer, **options):
     def attention(query, key, value, mask=None):
         mask = None if mask is None else attn_jax.Dense(mask)
-        return attn_jax.attention(query, key, value, normalizer=normalizer, mask=mask)
+        return attn_jax.attention(query, key, value, normalizer=normalizer, mask=mask, **options)
 
     return attention
 
@@ -84,6 +84,15 @@ def test_our_attention(member):
     arrays = {name: np.float32(array) for name, array in member.arrays().items()}
     normalizer = member.slot(arrays)
     check_attention(attention_with(normalizer), only=only, skip=skip, framework="jax", examples=5)
+
+
+@pytest.mark.parametrize("block_size", [(1, 2), None], ids=str)
+def test_our_attention_streams(block_size):
+    """Every invariant of blocks that do not divide 2 x 3; of one block those of its values."""
+    options = {"implementation": "streaming", "block_size": block_size}
+    only = VALUES if block_size is None else None
+    fn = attention_with(attn_jax.Softmax(), **options)
+    check_attention(fn, only=only, framework="jax", examples=5)
 
 
 VALUES = {

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float, Num
+from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax import kernels, regression
 from attn_jax.attention import attention_weights
@@ -16,6 +16,8 @@ from attn_jax.masks import MaskFunction
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
+
+Rows = Int[ArrayLike, " r"] | None
 
 
 class Fixed(nnx.Variable):
@@ -28,6 +30,9 @@ class NadarayaWatson(nnx.Module):
     prediction = Σ_j w_j value_j,  w = normalizer(log K((query - key_j) / bandwidth)). (Nadaraya
     1964; Watson 1964; degree 1: Cleveland 1979.) The data are arguments: the module holds the
     bandwidth (positive by construction) and, for `Entmax`, alpha (in (1, 16) by construction).
+
+    All but `weights` and `smoother` take memory that grows with q + k. Where the time for all n
+    rows by n keys is too much, `rows` (indices of some, a random sample) are taken for all.
 
     Args:
       bandwidth: at the start; one number, or one for each feature [d].
@@ -120,37 +125,57 @@ class NadarayaWatson(nnx.Module):
         """The matrix L with prediction = L value; its trace at the data is the fit's freedom."""
         return regression.smoother(query, key, **self._options())
 
-    def degrees_of_freedom(self, key: Num[ArrayLike, "n d"]) -> Float[Array, ""]:
-        """Trace of the smoother at the data: 1 for the mean, n for interpolation."""
-        return regression.degrees_of_freedom(key, **self._options())
+    def per_query(
+        self,
+        statistic: Callable[[Float[Array, "c k"]], Any],
+        query: Num[ArrayLike, "q d"],
+        key: Num[ArrayLike, "k d"],
+    ) -> Any:
+        """A statistic of each query's weights, in bounded memory; see `regression.per_query`."""
+        options = {"score": self.score, "normalizer": self.normalizer}
+        return regression.per_query(statistic, query, key, **options)
 
     def effective_neighbours(
         self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
     ) -> Float[Array, " q"]:
         """How many equally weighted keys each query's weights are worth."""
-        return regression.effective_neighbours(self.weights(query, key))
+        return self.per_query(regression.effective_neighbours, query, key)
 
     def entropy(
         self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
     ) -> Float[Array, " q"]:
         """Entropy of each query's weights in nats."""
-        return regression.entropy(self.weights(query, key))
+        return self.per_query(regression.entropy, query, key)
+
+    def degrees_of_freedom(
+        self, key: Num[ArrayLike, "n d"], *, rows: Rows = None
+    ) -> Float[Array, ""]:
+        """Trace of the smoother at the data: 1 for the mean, n for interpolation."""
+        return regression.degrees_of_freedom(key, rows=rows, **self._options())
 
     def leave_one_out(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]
-    ) -> Float[Array, "n e"]:
-        """Predict each row from all the others."""
-        return regression.leave_one_out(key, value, **self._options())
+        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+    ) -> Float[Array, "r e"]:
+        """Predict each row, or each of `rows`, from all the others."""
+        return regression.leave_one_out(key, value, rows=rows, **self._options())
 
     def leave_one_out_error(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]
+        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
     ) -> Float[Array, ""]:
         """Mean squared leave-one-out residual: the loss to train the bandwidth on."""
-        return regression.leave_one_out_error(key, value, **self._options())
+        return regression.leave_one_out_error(key, value, rows=rows, **self._options())
 
-    def aicc(self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, ""]:
+    def aicc(
+        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+    ) -> Float[Array, ""]:
         """Corrected Akaike criterion, infinite where the fit interpolates."""
-        return regression.aicc(key, value, **self._options())
+        return regression.aicc(key, value, rows=rows, **self._options())
+
+    def noise_variance(
+        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+    ) -> Float[Array, " e"]:
+        """The variance of the targets around the curve, for each output."""
+        return regression.noise_variance(key, value, rows=rows, **self._options())
 
     def confidence_band(
         self,
@@ -159,9 +184,13 @@ class NadarayaWatson(nnx.Module):
         value: Num[ArrayLike, "n e"],
         *,
         level: float = 0.95,
+        variance: Float[ArrayLike, " e"] | None = None,
+        rows: Rows = None,
     ) -> tuple[Float[Array, "q e"], Float[Array, "q e"]]:
         """Lower and upper end of a pointwise band for the smoothed curve."""
-        return regression.confidence_band(query, key, value, level=level, **self._options())
+        return regression.confidence_band(
+            query, key, value, level=level, variance=variance, rows=rows, **self._options()
+        )
 
     def search(
         self,
@@ -169,8 +198,13 @@ class NadarayaWatson(nnx.Module):
         value: Num[ArrayLike, "n e"],
         *,
         criterion: str = "loo",
+        rows: Rows = None,
+        on_value: Callable[[Float[Array, "..."], float], None] | None = None,
     ) -> regression.Search:
-        """Set the bandwidth to the global minimum of a criterion; per feature if it is so now."""
+        """Set the bandwidth to the global minimum of a criterion; per feature if it is so now.
+
+        See `regression.search_bandwidth` for the arguments.
+        """
         options = self._options()
         del options["score"]
         found = regression.search_bandwidth(
@@ -179,6 +213,8 @@ class NadarayaWatson(nnx.Module):
             criterion=criterion,
             kernel=self.kernel,
             per_feature=self.free_bandwidth[...].ndim == 1,
+            rows=rows,
+            on_value=on_value,
             **options,
         )
         dtype = self.free_bandwidth[...].dtype

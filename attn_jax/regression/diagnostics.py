@@ -1,41 +1,62 @@
-"""What statistics asks of a fit: its error, its freedom, its criteria, its confidence."""
+"""What statistics asks of a fit: its error, its freedom, its criteria, its confidence.
+
+Each looks at all n rows of the data by all n keys, at a cost that grows with n², in bounded memory.
+For large n give it `rows`, indices of a random sample of the rows: what is a mean or a sum over the
+rows is then estimated from those, each of them with all n keys.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Num
+from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import require
 from attn_jax.precision import accumulate
-from attn_jax.regression.smoothing import leave_one_out, smoother
+from attn_jax.regression.chunks import chosen, is_whole
+from attn_jax.regression.smoothing import (
+    checked_rows,
+    leave_one_out,
+    smoother,
+    smoother_rows,
+)
 
 
 def leave_one_out_error(
-    key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], **options: Any
+    key: Num[ArrayLike, "n d"],
+    value: Num[ArrayLike, "n e"],
+    *,
+    rows: Int[ArrayLike, " r"] | None = None,
+    **options: Any,
 ) -> Float[Array, ""]:
     """Mean squared leave-one-out residual, over rows and outputs.
+
+    With `rows`, of these rows only: its gradient is then a stochastic one of the whole error.
 
     >>> float(leave_one_out_error(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])))
     4.0
     """
-    return jnp.mean(jnp.square(jnp.asarray(value) - leave_one_out(key, value, **options)))
+    predicted = leave_one_out(key, value, rows=rows, **options)
+    value = jnp.asarray(value)
+    return jnp.mean(jnp.square((value if rows is None else value[jnp.asarray(rows)]) - predicted))
 
 
 def aicc(
-    key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], **options: Any
+    key: Num[ArrayLike, "n d"],
+    value: Num[ArrayLike, "n e"],
+    *,
+    rows: Int[ArrayLike, " r"] | None = None,
+    **options: Any,
 ) -> Float[Array, ""]:
     """Corrected Akaike criterion: log σ² + (1 + t/n) / (1 - (t + 2)/n), mean over the outputs.
 
     σ² is the mean squared residual, t = tr L. Infinite from t = n - 2 on, where the formula changes
     sign and would reward interpolation. (Hurvich, Simonoff & Tsai 1998.)
     """
-    value = _targets(key, value)
-    n = value.shape[0]
-    hat = smoother(key, key, **options)
-    variance = jnp.mean(jnp.square(value - hat @ value), axis=0)
-    trace = jnp.trace(hat)
+    n = jnp.shape(value)[0]
+    residual, trace, _ = _at_the_data(key, value, rows, options)
+    variance = jnp.mean(jnp.square(residual), axis=0)
     room = 1 - (trace + 2) / n
     penalty = (1 + trace / n) / jnp.where(room > 0, room, 1.0)
     return jnp.where(room > 0, jnp.mean(jnp.log(variance)) + penalty, jnp.inf)
@@ -92,9 +113,33 @@ def entropy(weights: Float[ArrayLike, "q k"]) -> Float[Array, " q"]:
     return 0.0 - jnp.sum(jnp.where(weights == 0, 0.0, weights) * logs, axis=1)
 
 
-def degrees_of_freedom(key: Num[ArrayLike, "n d"], **options: Any) -> Float[Array, ""]:
+def degrees_of_freedom(
+    key: Num[ArrayLike, "n d"], *, rows: Int[ArrayLike, " r"] | None = None, **options: Any
+) -> Float[Array, ""]:
     """tr L at the data: 1 for the mean, n for interpolation."""
-    return jnp.trace(smoother(key, key, **options))
+    nothing = jnp.zeros((jnp.shape(key)[0], 0), jnp.result_type(key))
+    return _at_the_data(key, nothing, rows, options).trace
+
+
+def noise_variance(
+    key: Num[ArrayLike, "n d"],
+    value: Num[ArrayLike, "n e"],
+    *,
+    rows: Int[ArrayLike, " r"] | None = None,
+    **options: Any,
+) -> Float[Array, " e"]:
+    """σ² = Σ residual² / (n - 2 tr L + tr LᵀL), for each output.
+
+    NaN where the data leave no degree of freedom for it. (Wasserman 2006, eq. 5.86.)
+    """
+    n = jnp.shape(value)[0]
+    residual, trace, squares = _at_the_data(key, value, rows, options)
+    freedom = n - 2 * trace + squares
+    left = freedom > n * 8 * jnp.finfo(trace.dtype).eps
+    total = jnp.sum(jnp.square(residual), axis=0)
+    if rows is not None:
+        total = total * (n / residual.shape[0])
+    return jnp.where(left, total / jnp.where(left, freedom, 1.0), jnp.nan)
 
 
 def confidence_band(
@@ -103,24 +148,62 @@ def confidence_band(
     value: Num[ArrayLike, "n e"],
     *,
     level: float = 0.95,
+    variance: Float[ArrayLike, " e"] | None = None,
+    rows: Int[ArrayLike, " r"] | None = None,
     **options: Any,
 ) -> tuple[Float[Array, "q e"], Float[Array, "q e"]]:
     """Lower and upper end of a pointwise band for the smoothed curve E[prediction].
 
-    prediction ± z σ ‖L_i‖, with σ² = Σ residual² / (n - 2 tr L + tr LᵀL), errors independent and
-    of equal variance. It does not contain the smoothing bias. NaN where the data leave no degree of
-    freedom for σ. (Wasserman 2006, eq. 5.86 and 5.103.)
+    prediction ± z σ ‖L_i‖, errors independent and of equal variance: `noise_variance`, at the data
+    or at `rows` of them, where it is not given. It does not contain the smoothing bias.
+    (Wasserman 2006, eq. 5.103.)
     """
     require(0 < level < 1, "level", "be above 0 and below 1", level)
     value = _targets(key, value)
-    hat, rows = smoother(key, key, **options), smoother(query, key, **options)
-    freedom = value.shape[0] - 2 * jnp.trace(hat) + jnp.sum(jnp.square(hat))
-    left = freedom > value.shape[0] * 8 * jnp.finfo(hat.dtype).eps
-    squares = jnp.sum(jnp.square(value - hat @ value), axis=0, keepdims=True)
-    variance = jnp.where(left, squares / jnp.where(left, freedom, 1.0), jnp.nan)
-    norm = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1, keepdims=True))
-    half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance) * norm
-    return rows @ value - half, rows @ value + half
+    if variance is None:
+        variance = noise_variance(key, value, rows=rows, **options)
+    variance = accumulate(variance)[0]
+    proper = variance.shape == value.shape[1:]
+    require(proper, "variance", "have one entry for each output", variance)
+
+    def of_rows(hat, mask):
+        del mask
+        return hat @ value, jnp.sqrt(jnp.sum(jnp.square(hat), axis=1, keepdims=True))
+
+    predicted, norm = smoother_rows(of_rows, query, key, **options)
+    half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance)[None, :] * norm
+    return predicted - half, predicted + half
+
+
+class AtTheData(NamedTuple):
+    """Residuals at rows of the data, tr L and tr LᵀL (estimated, where not all rows are there)."""
+
+    residual: Float[Array, "r e"]
+    trace: Float[Array, ""]
+    squares: Float[Array, ""]
+
+
+def _at_the_data(key: Any, value: Any, rows: Any, options: dict[str, Any]) -> AtTheData:
+    value = _targets(key, value)
+    if rows is None and is_whole(len(value), len(value)):
+        hat = smoother(key, key, **options)
+        return AtTheData(value - hat @ value, jnp.trace(hat), jnp.sum(jnp.square(hat)))
+    key = jnp.asarray(key)
+    rows = jnp.arange(len(key)) if rows is None else checked_rows(rows, key)
+    options = dict(options)
+    mask = options.pop("mask", None)
+    if hasattr(mask, "check"):
+        mask.check(len(key), len(key))
+
+    def of_rows(hat, mask, rows):
+        del mask
+        own = hat[jnp.arange(len(rows)), rows]
+        return hat @ value, own, jnp.sum(jnp.square(hat), axis=1)
+
+    mask = chosen(mask, rows)
+    fitted, own, squares = smoother_rows(of_rows, key[rows], key, rows, mask=mask, **options)
+    estimate = len(key) / len(rows)
+    return AtTheData(value[rows] - fitted, estimate * jnp.sum(own), estimate * jnp.sum(squares))
 
 
 def _targets(key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, "n e"]:

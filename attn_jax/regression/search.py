@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Num
+from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import require
 from attn_jax.kernels import gaussian
+from attn_jax.regression import stages, valleys
 from attn_jax.regression.diagnostics import CRITERIA
+from attn_jax.regression.smoothing import checked_rows
 from attn_jax.scores import Kernel
 
-PER_DECADE = 12  # points of the grid for each factor of ten
-VALLEYS = 6  # local minima that are refined
+FEW_PAIRS = 2**24  # of rows and keys: so many are looked at everywhere
+MOST_PAIRS = 2**27  # of sampled rows and keys
+FEWEST_ROWS = 256  # that are sampled
 
 
 class Search(NamedTuple):
@@ -36,9 +39,15 @@ def search_bandwidth(
     criterion: str = "loo",
     kernel: Callable = gaussian,
     per_feature: bool = False,
+    rows: Int[ArrayLike, " r"] | None = None,
+    on_value: Callable[[Float[Array, "..."], float], None] | None = None,
     **options: Any,
 ) -> Search:
     """Find the bandwidth that minimizes a criterion of the fit, globally.
+
+    All n keys count. The criterion is a mean over all n rows up to n = 8,192, from there on over
+    the fixed random sample `sampled_rows(n)`. From n = 4,097 on (2²⁴ pairs of rows and keys) parts
+    of these rows find the deepest valley, and all of them its lowest place.
 
     Args:
       key: the inputs, at least two of which differ.
@@ -46,6 +55,9 @@ def search_bandwidth(
       criterion: "loo", the leave-one-out error, or "aicc".
       kernel: a member of `attn_jax.kernels` or a function u ↦ log K(u).
       per_feature: one bandwidth for each feature instead of one for all.
+      rows: the rows that the criterion is a mean over, instead of those.
+      on_value: called with each bandwidth that is looked at and the criterion's value there, where
+        the pairs are so many (over 2²⁴) that the search takes its time.
       **options: normalizer, outside and degree, as in `kernel_regression`.
 
     Raises:
@@ -62,100 +74,61 @@ def search_bandwidth(
         require(bool(jnp.isfinite(array).all()), name, "be finite", array)
     spread = np.ptp(np.asarray(key, np.float64), axis=0)
     require(key.shape[0] >= 2 and spread.max() > 0, "key", "hold two rows that differ", key)
-    features = key.shape[1]
+    n, features = key.shape
     scale = np.where(spread > 0, spread, 1.0) if per_feature else np.asarray([spread.max()])
+    rows = sampled_rows(n) if rows is None else np.asarray(checked_rows(rows, key))
+    chosen = {} if np.array_equal(rows, np.arange(n)) else {"rows": rows}
 
     def bandwidth(free):  # log of the bandwidth relative to the range of the data
         relative = jnp.exp(free) * jnp.asarray(scale, free.dtype)
         return relative if per_feature else relative[0]
 
-    @jax.jit
-    def objective(free):
+    def at(free, **rows):
         score = Kernel(kernel, bandwidth(free))
-        return CRITERIA[criterion](key, value, score=score, **options)
+        return CRITERIA[criterion](key, value, score=score, **rows, **options)
 
-    low, high = math.log(_smallest_gap(key, scale) / 4), math.log(10.0)
+    ends = math.log(_smallest_gap(key, scale, **chosen) / 4), math.log(10.0)
     dtype = jnp.result_type(key, float) if jnp.issubdtype(key.dtype, jnp.inexact) else float
-    if per_feature and features > 1:
-        free = _refine_many(objective, low, high, features, dtype)
-    else:
-        free = _refine_one(objective, low, high, dtype)
-    free = jnp.asarray(free, dtype)
-    return Search(bandwidth(free), float(objective(free)))
+    in_a_box = per_feature and features > 1
+    ends += (features,) if in_a_box else ()
+    if len(rows) * n <= FEW_PAIRS:
+        objective = jax.jit(lambda free: at(free, **chosen))
+        lowest = valleys.lowest_in_a_box if in_a_box else valleys.lowest_on_a_line
+        free = jnp.asarray(lowest(objective, *ends, dtype), dtype)
+        return Search(bandwidth(free), float(objective(free)))
+
+    def tell(free, value):
+        if on_value is not None:
+            on_value(bandwidth(free), value)
+
+    looks = stages.Looks(lambda free, rows: at(free, rows=rows), dtype, tell)
+    lowest = stages.lowest_in_a_box if in_a_box else stages.lowest_on_a_line
+    free = jnp.asarray(lowest(looks, *ends, rows), dtype)
+    return Search(bandwidth(free), looks.value(free, rows))
 
 
-def _smallest_gap(key: Array, scale: np.ndarray) -> float:
-    """The smallest positive distance of nearest neighbours, in ranges of the data; ≥ 1e-8."""
+def sampled_rows(n: int) -> np.ndarray:
+    """The rows of n that a criterion is a mean over: all, or a fixed random sample of them.
+
+    A power of two, as many as make up to 2²⁷ pairs with the n keys, and at least 256.
+
+    >>> [len(sampled_rows(n)) for n in (100, 10_000, 100_000, 1_000_000)]
+    [100, 8192, 1024, 256]
+    """
+    most = max(2 ** int(math.log2(MOST_PAIRS / n)), FEWEST_ROWS)
+    if n <= most:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+
+
+def _smallest_gap(key: Array, scale: np.ndarray, rows: np.ndarray | None = None) -> float:
+    """The smallest positive distance of nearest neighbours, in ranges of the data; ≥ 1e-8.
+
+    Of these rows to any other: none of them sees a difference between bandwidths far below it.
+    """
     from scipy.spatial import cKDTree
 
-    points = np.unique(np.asarray(key, np.float64) / scale[None, :], axis=0)
-    distance, _ = cKDTree(points).query(points, k=2)
+    scaled = np.asarray(key, np.float64) / scale[None, :]
+    points = np.unique(scaled, axis=0)
+    distance, _ = cKDTree(points).query(points if rows is None else scaled[rows], k=2)
     return float(max(distance[:, 1].min(), 1e-8))
-
-
-def _grid(low: float, high: float) -> np.ndarray:
-    return np.linspace(low, high, math.ceil(PER_DECADE * (high - low) / math.log(10)) + 1)
-
-
-def _refine_one(objective: Callable, low: float, high: float, dtype: Any) -> np.ndarray:
-    from scipy.optimize import minimize_scalar
-
-    grid = _grid(low, high)
-    values = _finite(jax.lax.map(objective, jnp.asarray(grid, dtype)[:, None]))
-    if values.min() == -np.inf:  # a perfect fit, to which AICc prefers nothing: the smoothest one
-        return grid[[np.flatnonzero(values == -np.inf)[-1]]]
-    padded = np.concatenate([[np.inf], values, [np.inf]])
-    valleys = np.flatnonzero((values <= padded[:-2]) & (values <= padded[2:]))
-    best = grid[values.argmin()], values.min()
-    for i in valleys[np.argsort(values[valleys], kind="stable")][:VALLEYS]:
-        found = minimize_scalar(
-            lambda t: float(_finite(objective(jnp.asarray([t], dtype)))),
-            bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),
-            method="bounded",
-            options={"xatol": 1e-9},
-        )
-        if found.fun < best[1]:
-            best = found.x, found.fun
-    return np.asarray([best[0]])
-
-
-def _refine_many(
-    objective: Callable, low: float, high: float, features: int, dtype: Any
-) -> np.ndarray:
-    from scipy.optimize import minimize
-    from scipy.stats import qmc
-
-    equal = np.repeat(_grid(low, high)[:, None], features, axis=1)
-    spread = qmc.Sobol(features, seed=0).random(64 * 2 ** min(features, 4))
-    starts = np.concatenate([equal, qmc.scale(spread, low, high)])
-    values = _finite(jax.lax.map(objective, jnp.asarray(starts, dtype)))
-    if values.min() == -np.inf:
-        perfect = starts[values == -np.inf]
-        return perfect[perfect.sum(axis=1).argmax()]
-    gradient = jax.jit(jax.value_and_grad(objective))
-
-    def with_gradient(free):
-        value, slope = gradient(jnp.asarray(free, dtype))
-        return float(_finite(value)), np.nan_to_num(np.asarray(slope, np.float64))
-
-    best = starts[values.argmin()], values.min()
-    bounds = [(low, high)] * features
-    for start in starts[np.argsort(values, kind="stable")[:VALLEYS]]:
-        found = minimize(with_gradient, start, jac=True, bounds=bounds, method="L-BFGS-B")
-        if found.fun < best[1]:
-            best = found.x, found.fun
-    # A kernel with steps has no useful gradient: finish without one.
-    found = minimize(
-        lambda free: float(_finite(objective(jnp.asarray(free, dtype)))),
-        best[0],
-        bounds=bounds,
-        method="Nelder-Mead",
-        options={"xatol": 1e-6, "fatol": 1e-12, "maxfev": 100 * features},
-    )
-    return found.x if found.fun < best[1] else best[0]
-
-
-def _finite(values: Any) -> np.ndarray:
-    """NaN (no answer outside the support) counts as infinitely bad."""
-    values = np.asarray(values, np.float64)
-    return np.where(np.isnan(values), np.inf, values)

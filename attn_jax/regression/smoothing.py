@@ -1,20 +1,23 @@
-"""Linear smoothers: Nadaraya-Watson and local linear regression, and leaving each point out."""
+"""Linear smoothers: Nadaraya-Watson and local linear regression, and leaving points out."""
 
-import math
-from typing import Any, Literal, get_args
+import functools
+from collections.abc import Callable
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Num
+from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax import masks
-from attn_jax.attention import attention_weights
-from attn_jax.checks import require
-from attn_jax.normalizers import Softmax
+from attn_jax.attention import attention_and_logsumexp, attention_weights
+from attn_jax.checks import all_hold, require
+from attn_jax.normalizers import Softmax, softmax
+from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, output_dtype
+from attn_jax.regression.chunks import check, chosen, in_chunks, is_whole
+from attn_jax.regression.local_lines import local_line
+from attn_jax.regression.outside import Outside, allowed_pairs, answer, fill, times
 from attn_jax.scores import Kernel
-
-Outside = Literal["nearest", "mean", "zero", "nan"]
 
 
 def kernel_regression(
@@ -30,10 +33,14 @@ def kernel_regression(
 ) -> Float[Array, "q e"]:
     """Predict at each query from keys (inputs) and values (targets).
 
+    From 2²⁰ pairs of queries and keys on the [q, k] weights are never there at once: a softmax of
+    degree 0 streams, all else is computed for a few queries at a time. (Entmax streams too, at
+    twice the time; a local line holds [q, k, d].)
+
     Args:
       query: where to predict.
       key: the inputs, one row each.
-      value: the targets, one row each.
+      value: the targets, one row each. A target that no query may use may be NaN.
       score: the kernel and its bandwidth.
       normalizer: softmax is Nadaraya-Watson; sparsemax and entmax of a Gaussian are compact kernels
         with a radius that always holds a point.
@@ -52,16 +59,32 @@ def kernel_regression(
     """
     value = jnp.asarray(value)
     require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
-    weights = smoother(
-        query, key, score=score, normalizer=normalizer, mask=mask, outside=outside, degree=degree
-    )
+    slots = {"score": score, "normalizer": normalizer, "outside": outside, "degree": degree}
+    whole = _is_whole(query, key, degree)
+    make = smoother if whole else functools.partial(check, smoother)
+    weights = make(query, key, mask=mask, **slots)
     require(
         weights.shape[1] == value.shape[0],
         "key and value",
         "have the same number of rows",
         f"key {jnp.shape(key)}, value {value.shape}",
     )
-    return jnp.einsum("qk,ke->qe", *accumulate(weights, value)).astype(output_dtype(value))
+    if whole:
+        allowed = None if mask is None else masks.dense(mask, *weights.shape)
+        return times(weights, value, allowed).astype(output_dtype(value))
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    if degree == 0 and _is_plain_softmax(normalizer):
+        output, logsumexp = attention_and_logsumexp(
+            query, key, value, score=score, mask=mask, implementation="streaming"
+        )
+        empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
+        return fill(output, empty, outside, query, key, value, score=score, mask=mask)
+
+    def predict(hat, mask):
+        return times(hat, value, None if mask is None else masks.dense(mask, *hat.shape))
+
+    rows = smoother_rows(predict, query, key, mask=mask, **slots)
+    return rows.astype(output_dtype(value))
 
 
 def smoother(
@@ -86,127 +109,108 @@ def smoother(
     if weights.size == 0:
         return weights
     query, key = accumulate(query, key)
-    allowed = jnp.ones(weights.shape, bool) if mask is None else masks.dense(mask, *weights.shape)
+    allowed = allowed_pairs(mask, *weights.shape)
     # by the kernel's support: the weights of a supported key may underflow (and a NaN has to show)
     empty = ~jnp.any(allowed & (score(query, key) != -jnp.inf), axis=1, keepdims=True)
     if degree == 1:
-        weights = _local_line(weights, query, key, score)
-    return jnp.where(empty, _answer_outside(outside, query, key, score, allowed), weights)
+        if mask is not None:  # no arithmetic with a key that nobody uses
+            key = jnp.where(attended(allowed), key, 0)
+        weights = local_line(weights, query, key, score)
+
+    def answered():
+        again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
+        return jnp.where(empty, answer(outside, query, key, score, again), weights)
+
+    if is_whole(len(query), key.size):
+        return answered()
+    return jax.lax.cond(jnp.any(empty), answered, lambda: weights)
+
+
+def smoother_rows(
+    statistic: Callable[..., Any],
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k d"],
+    *rows: Shaped[Array, "q ..."],
+    mask: masks.MaskFunction | None = None,
+    degree: int = 0,
+    **options: Any,
+) -> Any:
+    """A statistic of the rows of L, which are not there at once where they are many.
+
+    `statistic` gets some rows of L, [c, k], their mask, and the same rows of each of `rows`; the
+    first axis of what it returns is c.
+    """
+    if _is_whole(query, key, degree):
+        return statistic(smoother(query, key, mask=mask, degree=degree, **options), mask, *rows)
+    check(smoother, query, key, mask=mask, degree=degree, **options)
+
+    def of_chunk(query, index, *rows):
+        here = chosen(mask, index)
+        hat = smoother(query, key, mask=here, degree=degree, **options)
+        return statistic(hat, here, *rows)
+
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    held = _held(key, degree)
+    return in_chunks(of_chunk, (query, jnp.arange(len(query)), *rows), held=held)
 
 
 def leave_one_out(
-    key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], **options: Any
-) -> Float[Array, "n e"]:
+    key: Num[ArrayLike, "n d"],
+    value: Num[ArrayLike, "n e"],
+    *,
+    rows: Int[ArrayLike, " r"] | None = None,
+    **options: Any,
+) -> Float[Array, "r e"]:
     """Predict each row from all the others: the diagonal is masked, which is exact.
 
-    Options are those of `kernel_regression`; a mask holds beside it. The usual closed form
-    residual / (1 - L_ii) is 0/0
-    at an isolated point; a mask in log space is not.
+    With `rows`, indices that may be traced, only these rows are predicted. Options are those of
+    `kernel_regression`; a mask (of all rows by all rows) holds beside it. The usual closed form
+    residual / (1 - L_ii) is 0/0 at an isolated point; a mask in log space is not.
 
     >>> leave_one_out(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])).tolist()
     [[2.0], [0.0]]
     """
     mask = options.pop("mask", None)
-    mask = others if mask is None else others & mask
-    return kernel_regression(key, key, value, mask=mask, **options)
+    if rows is None:
+        mask = others if mask is None else others & mask
+        return kernel_regression(key, key, value, mask=mask, **options)
+    key = jnp.asarray(key)
+    rows = checked_rows(rows, key)
+    if hasattr(mask, "check"):
+        mask.check(len(key), len(key))
+
+    def left_out(i, j):
+        is_other = rows[i] != j
+        return is_other if mask is None else is_other & mask(rows[i], j)
+
+    return kernel_regression(key[rows], key, value, mask=left_out, **options)
+
+
+def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:
+    """Indices of rows of the data, refused where they are not."""
+    rows, n = jnp.asarray(rows), key.shape[0]
+    proper = rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.integer)
+    require(proper, "rows", "be one integer for each row", rows)
+    inside = all_hold(rows, lambda i: (i >= 0) & (i < n))
+    require(inside, "rows", f"be indices of the {n} rows, from 0 to {n - 1}", rows)
+    return rows
 
 
 others = ~masks.Window(0, 0)  # all rows but the query's own
 
 
-def _answer_outside(
-    outside: Outside,
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
-    score: Kernel,
-    allowed: Bool[Array, "q k"],
-) -> Float[Array, "q k"]:
-    if outside == "zero":
-        return jnp.zeros(allowed.shape, query.dtype)
-    if outside == "nan":
-        return jnp.full(allowed.shape, jnp.nan, query.dtype)
-    chosen = allowed
-    if outside == "nearest":
-        distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
-        chosen &= distance == jnp.min(distance, axis=1, keepdims=True)
-    count = jnp.sum(chosen, axis=1, keepdims=True)
-    return chosen / jnp.maximum(count, 1).astype(query.dtype)
+def _is_plain_softmax(normalizer: Any) -> bool:
+    """Whether the weights sum to one: no sink takes a part."""
+    return normalizer is softmax or (isinstance(normalizer, Softmax) and normalizer.sink is None)
 
 
-def _relative_distance(
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
-    score: Kernel,
-    allowed: Bool[Array, "q k"],
-) -> Float[Array, "q k"]:
-    """Squared distances in units of each row's own, ∞ where not allowed: never all ∞ or all 0."""
-    (bandwidth,) = accumulate(score.bandwidth)
-    bandwidth = jnp.broadcast_to(bandwidth / jnp.min(bandwidth), query.shape[1:])
-    offset = jnp.abs(query[:, None, :] - key[None, :, :]) / bandwidth[None, None, :]
-    size = jnp.where(allowed, jnp.max(offset, axis=2), jnp.inf)
-    unit = jnp.min(size, axis=1, keepdims=True)  # some key has a distance of 1 to √d of it
-    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
-    square = jnp.sum(jnp.square(offset / unit[:, :, None]), axis=2)
-    return jnp.where(allowed, square, jnp.inf)
+def _is_whole(query: ArrayLike, key: ArrayLike, degree: int) -> bool:
+    """Whether all rows of L may be there at once; what is refused anyway may."""
+    two_axes = jnp.ndim(query) == 2 and jnp.ndim(key) == 2
+    return not two_axes or is_whole(jnp.shape(query)[0], _held(key, degree))
 
 
-def _local_line(
-    weights: Float[Array, "q k"],
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
-    score: Kernel,
-) -> Float[Array, "q k"]:
-    """L_ij = w_ij (1 - m_iᵀ C_i⁺ (u_ij - m_i)): the intercept of weighted least squares.
-
-    u are the offsets key - query in bandwidths, m and C their weighted mean and covariance. They
-    are measured from each row's heaviest key, and centred twice: where one key has nearly all the
-    weight, C is tiny and would blow up the rounding of larger offsets.
-    """
-    (bandwidth,) = accumulate(score.bandwidth)
-    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
-    origin = key[jnp.argmax(weights, axis=1)]
-    away = (key[None, :, :] - origin[:, None, :]) / bandwidth[None, :, :]
-    total = jnp.sum(weights, axis=1, keepdims=True)
-    share = weights / jnp.where(total == 0, 1.0, total)
-    mean = jnp.einsum("qk,qkd->qd", share, away)
-    centred = away - mean[:, None, :]
-    rest = jnp.einsum("qk,qkd->qd", share, centred)
-    centred = centred - rest[:, None, :]
-    mean = (origin - query) / bandwidth + mean + rest
-    covariance = jnp.einsum("qk,qkd,qkc->qdc", share, centred, centred)
-    slope = _least_squares(covariance, mean)
-    return weights * (1 - jnp.einsum("qd,qkd->qk", slope, centred))
-
-
-@jax.custom_jvp
-def _least_squares(
-    matrix: Float[Array, "q d d"], vector: Float[Array, "q d"]
-) -> Float[Array, "q d"]:
-    """matrix⁺ vector for each symmetric matrix, on its numerical range."""
-    limits = jnp.finfo(matrix.dtype)
-    values, vectors = jnp.linalg.eigh(matrix)
-    largest = jnp.max(values, axis=1, keepdims=True)
-    # the floor keeps 1 / value, and its square in the derivative, finite
-    kept = values > 64 * limits.eps * largest + math.sqrt(float(limits.tiny)) / float(limits.eps)
-    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
-    return jnp.einsum("qdi,qi,qci,qc->qd", vectors, inverse, vectors, vector)
-
-
-@_least_squares.defjvp
-def _least_squares_jvp(primals, tangents):
-    # Golub & Pereyra 1973, eq. 4.12, at constant rank. Through eigh the derivative would not exist
-    # where an eigenvalue is repeated.
-    matrix, vector = primals
-    d_matrix, d_vector = tangents
-
-    def solve(b):
-        return _least_squares(matrix, b)
-
-    def times(a, b):
-        return jnp.einsum("qdc,qc->qd", a, b)
-
-    solution = solve(vector)
-    outside = times(d_matrix, solve(solution))
-    residual = times(d_matrix, vector - times(matrix, solution))
-    change = solve(d_vector - times(d_matrix, solution) + solve(residual))
-    return solution, change + outside - solve(times(matrix, outside))
+def _held(key: ArrayLike, degree: int) -> int:
+    """Numbers for each query: its weights, and for a line its offset from each key."""
+    k, d = jnp.shape(key)
+    return k * d if degree == 1 else k

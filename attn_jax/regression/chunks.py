@@ -1,0 +1,88 @@
+"""Queries in chunks: [q, k] numbers exist for a few queries at a time, also in reverse mode."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
+
+from attn_jax.attention import attention_weights
+from attn_jax.masks import MaskFunction
+from attn_jax.normalizers import Softmax
+from attn_jax.scores import Kernel
+
+WHOLE = 2**20  # numbers that are held at once; as many pairs attention holds before it streams
+CHUNK = 2**19  # numbers that a chunk holds: four times as many leave a CPU's cache
+
+
+def is_whole(queries: int, held: int) -> bool:
+    """Whether so many queries, `held` numbers each, need no chunks."""
+    return queries * held < WHOLE
+
+
+def in_chunks(function: Callable, rows: tuple[Shaped[Array, "q ..."], ...], *, held: int) -> Any:
+    """function(*rows), where each of its results has a row for each query.
+
+    From `WHOLE` numbers on it is called with a few rows at a time, and keeps nothing of them for
+    its derivative. `held` is how many numbers it holds for one query.
+    """
+    queries = rows[0].shape[0]
+    if is_whole(queries, held):
+        return function(*rows)
+    size = min(max(CHUNK // held, 1), queries)
+    chunks = -(-queries // size)
+
+    def cut(array):
+        padding = [(0, chunks * size - queries)] + [(0, 0)] * (array.ndim - 1)
+        return jnp.pad(array, padding, mode="edge").reshape(chunks, size, *array.shape[1:])
+
+    @jax.checkpoint
+    def one(rows):
+        return function(*rows)
+
+    results = jax.lax.map(one, tuple(map(cut, rows)))
+    return jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:])[:queries], results)
+
+
+def chosen(mask: MaskFunction | None, index: Int[Array, " c"]) -> MaskFunction | None:
+    """The mask of the queries with these indices."""
+    return None if mask is None else lambda i, j: mask(index[i], j)
+
+
+def per_query(
+    statistic: Callable[[Float[Array, "c k"]], Any],
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k d"],
+    *,
+    score: Kernel = Kernel(),
+    normalizer: Any = Softmax(),
+    mask: MaskFunction | None = None,
+) -> Any:
+    """A statistic of each query's weights, which do not exist for all queries at once.
+
+    `statistic` gets the weights of some queries, [c, k], and returns arrays whose first axis is c:
+    `effective_neighbours`, `entropy`, or a function of one's own.
+
+    >>> from attn_jax.regression import effective_neighbours
+    >>> per_query(effective_neighbours, jnp.zeros((1, 1)), jnp.zeros((3, 1))).round(6).tolist()
+    [3.0]
+    """
+    slots = {"score": score, "normalizer": normalizer}
+
+    def of(query, index):
+        return statistic(attention_weights(query, key, mask=chosen(mask, index), **slots))
+
+    if jnp.ndim(query) != 2 or jnp.ndim(key) != 2 or is_whole(len(query), len(key)):
+        return statistic(attention_weights(query, key, mask=mask, **slots))
+    check(attention_weights, query, key, mask=mask, **slots)
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    return in_chunks(of, (query, jnp.arange(len(query))), held=len(key))
+
+
+def check(function: Callable, *arrays: ArrayLike, **options: Any) -> Any:
+    """Refuse what function(*arrays, **options) refuses, without computing it; its result's shape.
+
+    A chunk has other shapes than those that the caller's mistake should be told by.
+    """
+    return jax.eval_shape(lambda *arrays: function(*arrays, **options), *arrays)

@@ -1,0 +1,108 @@
+"""The answer for a query that no key supports, because of a compact kernel or a mask."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+from attn_jax import masks
+from attn_jax.checks import concrete
+from attn_jax.pairs import attended
+from attn_jax.precision import accumulate
+from attn_jax.regression.chunks import chosen, in_chunks
+from attn_jax.scores import Kernel
+
+Outside = Literal["nearest", "mean", "zero", "nan"]
+
+
+def answer(
+    outside: Outside,
+    query: Float[Array, "q d"],
+    key: Float[Array, "k d"],
+    score: Kernel,
+    allowed: Bool[Array, "q k"],
+) -> Float[Array, "q k"]:
+    """The answer as weights of the values."""
+    if outside == "zero":
+        return jnp.zeros(allowed.shape, query.dtype)
+    if outside == "nan":
+        return jnp.full(allowed.shape, jnp.nan, query.dtype)
+    among = allowed
+    if outside == "nearest":
+        distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
+        among &= distance == jnp.min(distance, axis=1, keepdims=True)
+    count = jnp.sum(among, axis=1, keepdims=True)
+    return among / jnp.maximum(count, 1).astype(query.dtype)
+
+
+def fill(
+    output: Float[Array, "q e"],
+    empty: Bool[Array, " q"],
+    outside: Outside,
+    query: Num[Array, "q d"],
+    key: Num[Array, "k d"],
+    value: Num[Array, "k e"],
+    *,
+    score: Kernel,
+    mask: masks.MaskFunction | None,
+) -> Float[Array, "q e"]:
+    """The output, 0 in empty rows, with their answers; without such rows it costs nothing."""
+    if outside == "zero":
+        return output
+    if outside == "nan":
+        return jnp.where(empty[:, None], jnp.nan, output)
+    known = concrete(empty)
+    if known is not None and not known.any():
+        return output
+    query, key = accumulate(query, key)
+
+    def of_chunk(query, index, empty):
+        def weighted():
+            here = chosen(mask, index)
+            allowed = allowed_pairs(here, len(query), len(key))
+            return times(answer(outside, query, key, score, allowed), value, allowed)
+
+        dtype = jax.eval_shape(weighted).dtype
+        nothing = jnp.zeros((len(query), value.shape[1]), dtype)
+        return jax.lax.cond(jnp.any(empty), weighted, lambda: nothing)
+
+    def filled():
+        order = jnp.argsort(~empty)  # few chunks hold the empty rows
+        rows = query[order], order, empty[order]
+        held = len(key) * (query.shape[1] if outside == "nearest" else 1)
+        answers = in_chunks(of_chunk, rows, held=held)[jnp.argsort(order)]
+        return jnp.where(empty[:, None], answers.astype(output.dtype), output)
+
+    return jax.lax.cond(jnp.any(empty), filled, lambda: output)
+
+
+def allowed_pairs(mask: masks.MaskFunction | None, q: int, k: int) -> Bool[Array, "q k"]:
+    """The mask written out; all pairs without one."""
+    return jnp.ones((q, k), bool) if mask is None else masks.dense(mask, q, k)
+
+
+def times(
+    weights: Float[Array, "q k"], value: Num[Array, "k e"], allowed: Bool[Array, "q k"] | None
+) -> Float[Array, "q e"]:
+    """weights · value; a value that no query may use does not count, whatever it holds."""
+    if allowed is not None:
+        value = jnp.where(attended(allowed), value, 0)
+    return jnp.einsum("qk,ke->qe", *accumulate(weights, value))
+
+
+def _relative_distance(
+    query: Float[Array, "q d"],
+    key: Float[Array, "k d"],
+    score: Kernel,
+    allowed: Bool[Array, "q k"],
+) -> Float[Array, "q k"]:
+    """Squared distances in units of each row's own, ∞ where not allowed: never all ∞ or all 0."""
+    (bandwidth,) = accumulate(score.bandwidth)
+    bandwidth = jnp.broadcast_to(bandwidth / jnp.min(bandwidth), query.shape[1:])
+    offset = jnp.abs(query[:, None, :] - key[None, :, :]) / bandwidth[None, None, :]
+    size = jnp.where(allowed, jnp.max(offset, axis=2), jnp.inf)
+    unit = jnp.min(size, axis=1, keepdims=True)  # some key has a distance of 1 to √d of it
+    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
+    square = jnp.sum(jnp.square(offset / unit[:, :, None]), axis=2)
+    return jnp.where(allowed, square, jnp.inf)
