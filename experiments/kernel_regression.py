@@ -8,7 +8,8 @@ Expected on the textbook curve (float64, test error against the noiseless curve)
 of 1 stays near 0.38 however many points there are; the bandwidth trained on the leave-one-out error
 goes to 0.203, 0.130, 0.126 and its test error falls to 0.0285, 0.0096, 0.0053 at n = 50, 500, 1000.
 
-@@LARGE@@
+Of larger data all rows are keys; a sample of them, `--left-out-rows`, is left out one by one in
+training, in the search and in the table, in bounded memory.
 """
 
 import dataclasses

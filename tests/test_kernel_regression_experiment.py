@@ -90,12 +90,12 @@ def test_textbook(tmp_path, capsys):
 
 def test_two_inputs(tmp_path):
     options = ("--data", "diabetes", "--x", "bmi", "s5", "--optimizer", "adam")
-    assert main(tmp_path, *options, "--max-rows", 23) == 0
+    assert main(tmp_path, *options, "--left-out-rows", 23) == 0
     config, rows, columns, pictures = read(tmp_path)
     assert config["options"]["optimizer"] == "adam"
     assert config["options"]["curve"]["x"] == ["bmi", "s5"]
     assert pictures == {"fits_bmi_target", "fits_s5_target", "weights", "training"}
-    assert_rows(rows, (23,), "r_squared")
+    assert_rows(rows, (60,), "r_squared")  # all of them are keys
     assert [np.shape(row["bandwidth"]) for row in rows[3:]] == [(2,)] * 4
     assert list(columns)[:3] == ["bmi", "s5", "target"]
     assert len(columns["bmi"]) == 23
@@ -209,7 +209,7 @@ def test_bad_options_are_said_in_one_line(options, message, tmp_path, capsys):
         (["--bandwidth", "0"], "--bandwidth must be positive and finite. Got 0.0."),
         (["--bandwidth", "nan"], "--bandwidth must be positive and finite. Got nan."),
         (["--steps", "1"], "--steps must be at least 2. Got 1."),
-        (["--max-rows", "1"], "--max-rows must be at least 2. Got 1."),
+        (["--left-out-rows", "1"], "--left-out-rows must be at least 2. Got 1."),
         (["--learning-rate", "-1"], "--learning-rate must be positive. Got -1.0."),
         (["--kernel", "gausian"], "--kernel"),
         (["--degree", "2"], "--degree"),
@@ -229,6 +229,6 @@ def test_every_kernel_is_an_option():
     from typing import get_args
 
     from attn_jax import kernels
-    from experiments.kernel_regression import KernelName
+    from experiments.kernel_regression_fits import KernelName
 
     assert set(get_args(KernelName)) == set(kernels.BY_NAME)
