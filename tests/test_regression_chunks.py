@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from attn_jax import Entmax, Kernel, Sigmoid, Softmax, Sparsemax, kernels, masks, regression
+from attn_jax.nn import NadarayaWatson
 from attn_jax.normalizers import softmax
-from attn_jax.regression import chunks, kernel_regression
-from tests.tolerance import assert_close
+from attn_jax.regression import chunks, diagnostics, kernel_regression, leave_one_out, search
+from experiments import curves
+from tests.tolerance import assert_close, assert_trees_close
 
 OUTSIDE = get_args(regression.Outside)
 RNG = np.random.default_rng(3)
@@ -20,20 +22,18 @@ ROWS = np.array([7, 2, 12, 2, 0])
 
 
 @pytest.fixture
-def few_at_a_time(monkeypatch):
-    """Chunks of two or three queries, the last one not full."""
-    monkeypatch.setattr(chunks, "WHOLE", 1)
-    monkeypatch.setattr(chunks, "CHUNK", 2 * 13)
+def both_ways(monkeypatch):
+    """Call a function twice: by chunks of three queries, the last one not full, and at once."""
 
+    def call(function):
+        results = []
+        for whole in (1, 2**20):
+            monkeypatch.setattr(chunks, "WHOLE", whole)
+            monkeypatch.setattr(chunks, "CHUNK", 3 * 13)
+            results.append(function())
+        return results
 
-def told(function, monkeypatch):
-    """The function's result by chunks, and at once."""
-    results = []
-    for whole in (1, 2**20):
-        monkeypatch.setattr(chunks, "WHOLE", whole)
-        monkeypatch.setattr(chunks, "CHUNK", 3 * 13)
-        results.append(function())
-    return results
+    return call
 
 
 def odd_pairs(i, j):
@@ -46,7 +46,11 @@ CASES = {
     "softmax function": {"normalizer": softmax, "score": Kernel(bandwidth=jnp.array([0.7, 1.9]))},
     "compact": {"score": Kernel(kernels.biweight, 0.6)},
     "masked": {"mask": odd_pairs},
-    "masked compact": {"mask": odd_pairs, "score": Kernel(kernels.boxcar, 0.8)},
+    "masked compact, mean": {
+        "mask": odd_pairs,
+        "score": Kernel(kernels.boxcar, 0.8),
+        "outside": "mean",
+    },
     "sink": {"normalizer": Softmax(3.0)},
     "sparsemax": {"normalizer": Sparsemax(), "mask": masks.Causal(1)},
     "entmax": {"normalizer": Entmax(jnp.array(1.4)), "score": Kernel(kernels.tricube, 0.9)},
@@ -58,20 +62,355 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_chunks_are_the_smoother_and_its_derivatives(name, monkeypatch):
-    score = Kernel(bandwidth=0.7)
-    options = {"score": score} | CASES[name]
+def test_chunks_are_the_smoother_and_its_derivatives(name, both_ways):
+    options = {"score": Kernel(bandwidth=0.7)} | CASES[name]
     kernel, bandwidth = options["score"].kernel, jnp.asarray(options.pop("score").bandwidth)
 
     def total(query, key, value, bandwidth):
-        predicted = kernel_regression(query, key, value, score=Kernel(kernel, bandwidth), **options)
+        score = Kernel(kernel, bandwidth)
+        predicted = kernel_regression(query, key, value, score=score, **options)
         return jnp.sum(predicted * ALONG), predicted
 
     def numbers():
         arguments = jnp.asarray(QUERY), jnp.asarray(KEY), jnp.asarray(VALUE), bandwidth
         return jax.jit(jax.value_and_grad(total, (0, 1, 2, 3), has_aux=True))(*arguments)
 
-    ((_, got), got_slopes), ((_, expected), slopes) = told(numbers, monkeypatch)
+    assert_trees_close(*both_ways(numbers))
+
+
+@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize("degree", [0, 1])
+def test_outside_in_chunks(outside, degree, both_ways):
+    """Queries 2, 5, 9 and 10 are far from all keys, 0 has a tie; the others are not disturbed."""
+    key = KEY.copy()
+    key[1:3] = [[6.0, 5.0], [6.0, 7.0]]
+    query = QUERY.copy()
+    query[[0, 2, 5, 9, 10]] = [[6.0, 6.0], [9, 9], [-30, 1], [1e200, 0], [3, -40]]
+    score = Kernel(kernels.epanechnikov, 0.9)
+    options = {"score": score, "outside": outside, "degree": degree}
+
+    def slope():
+        def total(value):
+            return jnp.sum(kernel_regression(query, key, value, **options) * ALONG)
+
+        predict = jax.jit(kernel_regression, static_argnames=("outside", "degree"))
+        return predict(query, key, VALUE, **options), jax.jit(jax.grad(total))(VALUE)
+
+    (got, got_slope), (expected, expected_slope) = both_ways(slope)
     assert_close(got, expected)
-    for one, other in zip(got_slopes, slopes, strict=True):
-        assert_close(one, other)
+    assert_close(got_slope, expected_slope)
+    answers = {"nan": np.nan, "zero": 0.0, "mean": VALUE.mean(0), "nearest": VALUE[1:3].mean(0)}
+    assert_close(got[0], np.broadcast_to(answers[outside], 3))
+
+
+def test_higher_derivatives_and_vmap_in_chunks(both_ways):
+    along = jnp.array([0.3, -0.7])
+
+    def total(bandwidth, value):
+        score = Kernel(kernels.triweight, bandwidth)
+        return jnp.sum(kernel_regression(QUERY, KEY, value, score=score)[:, 0] ** 2)
+
+    def numbers():
+        bandwidth = jnp.array([0.9, 1.3])
+
+        def slope(bandwidth):
+            return jax.grad(total)(bandwidth, jnp.asarray(VALUE))
+
+        moved = jax.jit(lambda b: jax.jvp(slope, (b,), (along,)))(bandwidth)
+        values = jnp.stack([VALUE, -2 * VALUE])
+        each = jax.jit(jax.vmap(jax.grad(total), (None, 0)))(bandwidth, values)
+        return moved, each
+
+    assert_trees_close(*both_ways(numbers))
+
+
+# NaN
+
+
+@pytest.mark.parametrize("options", [{}, {"normalizer": Sparsemax()}, {"degree": 1}], ids=str)
+def test_nan_shows_where_it_is_allowed_and_only_there(options, both_ways):
+    """Key 5 is for nobody; key 8 is for every third query less (0, 3, …) and not for query 4."""
+    key, value, target = KEY.copy(), VALUE.copy(), VALUE.copy()
+    key[5], value[5] = np.nan, np.nan
+    target[8] = np.nan
+
+    def predict(key, value):
+        return kernel_regression(QUERY, key, value, mask=odd_pairs, **options)
+
+    for got in both_ways(lambda: predict(key, value)):
+        assert_close(got, predict(KEY, VALUE))
+    allowed = np.asarray(masks.dense(odd_pairs, 11, 13))[:, 8]
+    for got in both_ways(lambda: predict(KEY, target)):
+        assert np.isnan(got[allowed]).all()
+
+
+def test_far_is_not_outside(both_ways):
+    """A thousand bandwidths away exp underflows, which is not what `outside` is about."""
+    options = {"score": Kernel(bandwidth=1e-3), "outside": "nan"}
+    got, expected = both_ways(lambda: kernel_regression(QUERY, KEY, VALUE, **options))
+    assert np.isfinite(expected).all()
+    assert_close(got, expected)
+    with_sink = options | {"normalizer": Softmax(0.0)}
+    for got in both_ways(lambda: kernel_regression(QUERY + 9, KEY, VALUE, **with_sink)):
+        assert_close(got, np.zeros((11, 3)))
+
+
+# Rows
+
+
+def causal(i, j):
+    return j <= i + 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": causal, "score": Kernel(kernels.boxcar, 0.9)},
+        {"mask": masks.Prefix(9) & masks.Causal(3), "normalizer": Entmax(1.5)},
+        {"degree": 1},
+    ],
+    ids=["softmax", "compact", "entmax", "lines"],
+)
+def test_leave_one_out_of_some_rows(options, both_ways):
+    every = leave_one_out(KEY, VALUE, **options)
+    of_rows = jax.jit(lambda rows: leave_one_out(KEY, VALUE, rows=rows, **options))
+    assert_close(leave_one_out(KEY, VALUE, rows=ROWS, **options), every[ROWS])
+    for got in both_ways(lambda: jax.jit(of_rows.__wrapped__)(jnp.asarray(ROWS))):
+        assert_close(got, every[ROWS])
+    error = regression.leave_one_out_error(KEY, VALUE, rows=ROWS, **options)
+    assert_close(error, np.mean((VALUE[ROWS] - every[ROWS]) ** 2))
+
+
+def test_gradient_of_the_error_of_some_rows(both_ways):
+    def slopes():
+        def error(bandwidth, rows):
+            score = Kernel(bandwidth=bandwidth)
+            return regression.leave_one_out_error(KEY, VALUE, rows=rows, score=score)
+
+        slope = jax.jit(jax.grad(error))
+        parts = [slope(1.3, jnp.array(rows)) for rows in ([0, 7, 3], [1, 2, 12])]
+        return sum(parts) / 2, slope(1.3, jnp.array([2, 12, 0, 3, 1, 7]))
+
+    chunked, whole = both_ways(slopes)
+    assert_trees_close(chunked, whole)
+    assert_close(whole[0], whole[1])
+
+
+# Diagnostics
+
+
+@pytest.mark.parametrize("options", [{}, {"degree": 1, "mask": causal}], ids=["constant", "lines"])
+def test_diagnostics_in_chunks_and_of_rows(options, both_ways):
+    def numbers(rows=None):
+        arguments, of_rows = (KEY, VALUE), {"rows": rows, "score": Kernel(bandwidth=0.8)} | options
+        if rows is not None and "mask" in of_rows:
+            del of_rows["mask"]  # the band's queries are not rows
+        functions = ("aicc", "noise_variance", "leave_one_out_error")
+        results = [getattr(regression, name)(*arguments, **of_rows) for name in functions]
+        results.append(regression.degrees_of_freedom(KEY, **of_rows))
+        return [*results, *regression.confidence_band(QUERY, *arguments, **of_rows)]
+
+    chunked, whole = both_ways(numbers)
+    assert_trees_close(chunked, whole)
+    if not options:
+        for got in both_ways(lambda: numbers(np.random.default_rng(0).permutation(13))):
+            assert_trees_close(got, whole)
+
+
+def test_diagnostics_are_estimated_from_some_rows():
+    score = Kernel(bandwidth=0.8)
+    hat = np.asarray(regression.smoother(KEY, KEY, score=score))
+    residual = (VALUE - hat @ VALUE)[ROWS]
+    trace, squares = 13 * hat[ROWS, ROWS].mean(), 13 * (hat[ROWS] ** 2).sum(1).mean()
+    variance = 13 * (residual**2).mean(0) / (13 - 2 * trace + squares)
+    options = {"rows": ROWS, "score": score}
+    assert_close(regression.degrees_of_freedom(KEY, **options), trace)
+    assert_close(regression.noise_variance(KEY, VALUE, **options), variance)
+    criterion = np.log((residual**2).mean(0)).mean()
+    criterion += (1 + trace / 13) / (1 - (trace + 2) / 13)
+    assert_close(regression.aicc(KEY, VALUE, **options), criterion)
+    band = regression.confidence_band(QUERY, KEY, VALUE, **options)
+    given = regression.confidence_band(QUERY, KEY, VALUE, score=score, variance=variance)
+    assert_trees_close(band, given)
+
+
+def test_statistics_per_query_in_chunks(both_ways):
+    score, mask = Kernel(kernels.tricube, 0.9), odd_pairs
+
+    def numbers():
+        options = {"score": score, "normalizer": Sparsemax(), "mask": mask}
+        functions = (
+            regression.effective_neighbours,
+            regression.entropy,
+            lambda weights: {"some": weights[:, 3:5], "sum": weights.sum(1)},
+        )
+        return [regression.per_query(each, QUERY, KEY, **options) for each in functions]
+
+    assert_trees_close(*both_ways(numbers))
+
+
+def test_module_passes_rows(both_ways):
+    model = NadarayaWatson([0.9, 1.4], kernel=kernels.biweight, outside="mean")
+    options = {"score": model.score, "outside": "mean", "rows": ROWS}
+
+    def numbers():
+        names = ("leave_one_out", "leave_one_out_error", "aicc", "noise_variance")
+        got = [getattr(model, name)(KEY, VALUE, rows=ROWS) for name in names]
+        expected = [getattr(regression, name)(KEY, VALUE, **options) for name in names]
+        got += [
+            model.degrees_of_freedom(KEY, rows=ROWS),
+            *model.confidence_band(QUERY, KEY, VALUE, rows=ROWS, level=0.7),
+        ]
+        expected += [
+            regression.degrees_of_freedom(KEY, **options),
+            *regression.confidence_band(QUERY, KEY, VALUE, level=0.7, **options),
+        ]
+        assert_trees_close(got, expected)
+        return model.effective_neighbours(QUERY, KEY), model.entropy(QUERY, KEY)
+
+    assert_trees_close(*both_ways(numbers))
+
+
+# The search on parts of the rows
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """Every search is one of large data."""
+    monkeypatch.setattr(search, "FEW_PAIRS", 1)
+
+
+@pytest.mark.usefixtures("staged")
+def test_search_by_stages_ends_where_the_whole_search_does():
+    data, looks = curves.textbook(200), []
+    found = regression.search_bandwidth(data.x, data.y, on_value=lambda *look: looks.append(look))
+    score = Kernel(bandwidth=found.bandwidth)
+    assert_close(found.value, regression.leave_one_out_error(data.x, data.y, score=score))
+    grid = jnp.geomspace(0.02, 3, 101)
+    errors = jax.lax.map(
+        lambda h: regression.leave_one_out_error(data.x, data.y, score=Kernel(bandwidth=h)), grid
+    )
+    assert found.value <= errors.min() + 1e-9
+    assert found.value in [value for _, value in looks]
+    assert 40 < len(looks) < 160
+
+
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("kernel", [kernels.gaussian, kernels.boxcar])
+def test_search_by_stages_per_feature(kernel):
+    """The input that says nothing gets the wider bandwidth."""
+    key = np.random.default_rng(1).normal(size=(101, 2))
+    value = np.sin(2 * key[:, :1])
+    found = regression.search_bandwidth(key, value, kernel=kernel, per_feature=True)
+    error = regression.leave_one_out_error(key, value, score=Kernel(kernel, found.bandwidth))
+    assert_close(found.value, error)
+    assert found.bandwidth[0] < found.bandwidth[1] / 2
+
+
+def objective_with_valleys(places):
+    """Σ over features of a bowl with cosine valleys in log bandwidth; least, 0, at `places`."""
+
+    def criterion(key, value, *, score, rows, **options):
+        t = jnp.log(score.bandwidth) - jnp.asarray(places)
+        return jnp.sum(1 - jnp.cos(2 * jnp.pi * t / 2.1) + 0.1 * t**2) + 0 * rows.sum()
+
+    return criterion
+
+
+@pytest.mark.usefixtures("staged")
+@pytest.mark.parametrize("places", [-1.83, [-1.31, 0.77]])
+def test_search_by_stages_finds_the_deepest_of_many_valleys(places, monkeypatch):
+    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_valleys(places))
+    found = regression.search_bandwidth(KEY, VALUE, per_feature=np.ndim(places) == 1)
+    assert_close(np.log(found.bandwidth), places, tolerance=1e-2)
+
+
+def test_search_of_a_criterion_at_some_rows():
+    data = curves.textbook(50)
+    rows = np.arange(0, 50, 3)
+    found = regression.search_bandwidth(data.x, data.y, rows=rows)
+    grid = jnp.geomspace(0.02, 3, 101)
+    errors = jax.lax.map(
+        lambda h: regression.leave_one_out_error(
+            data.x, data.y, rows=rows, score=Kernel(bandwidth=h)
+        ),
+        grid,
+    )
+    assert found.value <= errors.min()
+    assert abs(np.log(found.bandwidth / grid[errors.argmin()])) < 0.05
+    model = NadarayaWatson(1.0)
+    model.search(data.x, data.y, rows=rows)
+    assert_close(model.bandwidth, found.bandwidth)
+
+
+@pytest.mark.usefixtures("staged")
+def test_search_by_stages_prefers_the_smoothest_perfect_fit():
+    found = regression.search_bandwidth(KEY, np.ones((13, 1)), criterion="aicc")
+    assert found.value == -np.inf
+    assert found.bandwidth > 10
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"score": Kernel(kernels.tricube)}, {"normalizer": Entmax(1.5)}, {"degree": 1}],
+    ids=["softmax", "compact", "entmax", "lines"],
+)
+def test_memory_grows_with_the_keys_not_with_the_pairs(options):
+    """Of the gradient, compiled for 16,384 x 16,384 pairs: one array of them takes 2,147 MB."""
+
+    def total(query, key, value):
+        return jnp.sum(kernel_regression(query, key, value, **options))
+
+    shapes = [jax.ShapeDtypeStruct((2**14, e), "float64") for e in (2, 2, 1)]
+    compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(*shapes).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 200e6
+
+
+# The caller's mistakes
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: leave_one_out(KEY, VALUE, rows=[1.0]), "rows must be one integer for each row"),
+        (lambda: leave_one_out(KEY, VALUE, rows=3), "rows must be one integer"),
+        (lambda: leave_one_out(KEY, VALUE, rows=[13]), "rows must be indices of the 13 rows"),
+        (lambda: regression.aicc(KEY, VALUE, rows=[-1]), "rows must be indices"),
+        (lambda: regression.search_bandwidth(KEY, VALUE, rows=[14]), "rows must be indices"),
+        (
+            lambda: regression.confidence_band(QUERY, KEY, VALUE, variance=np.ones(2)),
+            "variance must have one entry for each output",
+        ),
+        (
+            lambda: leave_one_out(KEY, VALUE, rows=[1], mask=masks.Dense(np.ones((1, 13), bool))),
+            "array must have one entry for each query and key",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kernel_regression(QUERY[:, :1], KEY, VALUE), r"query \(11, 1\), key \(13, 2\)"),
+        (lambda: kernel_regression(QUERY, KEY, VALUE[1:]), r"key \(13, 2\), value \(12, 3\)"),
+        (lambda: kernel_regression(QUERY, KEY, VALUE, degree=2), "degree must be 0 or 1. Got 2"),
+        (
+            lambda: kernel_regression(QUERY, KEY, VALUE, mask=masks.Dense(np.ones((11, 12), bool))),
+            r"array \(11, 12\), scores \(11, 13\)",
+        ),
+    ],
+)
+def test_bad_input_is_named_by_its_whole_shape(call, message, monkeypatch):
+    monkeypatch.setattr(chunks, "WHOLE", 1)
+    with pytest.raises(ValueError, match=message):
+        call()
