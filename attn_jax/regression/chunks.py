@@ -42,7 +42,11 @@ def in_chunks(function: Callable, rows: tuple[Shaped[Array, "q ..."], ...], *, h
         return function(*rows)
 
     results = jax.lax.map(one, tuple(map(cut, rows)))
-    return jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:])[:queries], results)
+
+    def joined(array):
+        return array.reshape(chunks * size, *array.shape[2:])[:queries]
+
+    return jax.tree.map(joined, results)
 
 
 def chosen(mask: MaskFunction | None, index: Int[Array, " c"]) -> MaskFunction | None:
