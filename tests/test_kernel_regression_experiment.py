@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from attn_jax import regression, training
-from experiments import cli, kernel_regression_figures
+from attn_jax.nn import NadarayaWatson
+from experiments import cli, in_parts, kernel_regression_figures
+from experiments import kernel_regression_baselines as baselines
+from experiments import kernel_regression_fits as fits
+from experiments.curves import Curve
+from tests.tolerance import assert_close
 
 METHODS = (
     "average pooling",
@@ -88,11 +93,13 @@ def test_textbook(tmp_path, capsys):
     assert all(method in printed for method in METHODS)
 
 
-def test_two_inputs(tmp_path):
-    options = ("--data", "diabetes", "--x", "bmi", "s5", "--optimizer", "adam")
-    assert main(tmp_path, *options, "--left-out-rows", 23) == 0
+def test_two_inputs_and_a_sample_of_left_out_rows(tmp_path, capsys):
+    options = ("--data", "diabetes", "--x", "bmi", "s5", "--left-out-rows", 23)
+    assert main(tmp_path, *options) == 0
+    printed = capsys.readouterr().out
+    assert "23 of 60 rows, a random sample, are left out one by one" in printed
     config, rows, columns, pictures = read(tmp_path)
-    assert config["options"]["optimizer"] == "adam"
+    assert config["options"]["left_out_rows"] == 23
     assert config["options"]["curve"]["x"] == ["bmi", "s5"]
     assert pictures == {"fits_bmi_target", "fits_s5_target", "weights", "training"}
     assert_rows(rows, (60,), "r_squared")  # all of them are keys
@@ -102,6 +109,71 @@ def test_two_inputs(tmp_path):
     for row in rows:
         error = columns["target"] - columns[row["method"]]
         np.testing.assert_allclose(np.mean(error**2), row["loo_error"], rtol=1e-9)
+
+
+# Large data
+
+
+X = np.random.default_rng(1).normal(size=(19, 2)) + 7
+Y = X @ np.array([[1.0, 0.3], [-2.0, 0.0]]) + np.random.default_rng(2).normal(size=(19, 2))
+ROWS = np.array([3, 4, 11])
+
+
+def flat(u):
+    return 0 * u
+
+
+@pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
+def test_baselines_are_attention_by_a_flat_kernel(rows):
+    for baseline, degree in [(baselines.average_pooling, 0), (baselines.linear_layer, 1)]:
+        model = NadarayaWatson(kernel=flat, degree=degree)
+        predict, left_out = baseline(X, Y, rows)
+        assert_close(predict(X[:5] + 1), model(X[:5] + 1, X, Y))
+        assert_close(left_out, model.leave_one_out(X, Y, rows=rows))
+    predict, left_out = baselines.max_pooling(X, Y, rows)
+    assert_close(predict(X[:1]), Y.max(0)[None])
+    for row, predicted in zip(range(19) if rows is None else rows, left_out, strict=True):
+        assert_close(predicted, np.delete(Y, row, 0).max(0))
+
+
+def test_linear_layer_without_the_only_row_that_gives_a_slope():
+    x = np.column_stack([X[:, 0], np.arange(19) == 4])
+    _, left_out = baselines.linear_layer(x, Y, ROWS)
+    expected = baselines.linear_layer(np.delete(x[:, :1], 4, 0), np.delete(Y, 4, 0), None)
+    assert_close(left_out[1], expected[0](x[4:5, :1])[0])
+
+
+def test_batches_of_left_out_rows_go_on_where_they_were():
+    data = Curve("", X, Y, ("a", "b"), ("c", "d"), "")
+    problem = fits.Problem(data, None, 1.0, np.arange(0, 19, 2))
+    batches = fits.batches(problem, on_batches=True, seed=3)
+    given = [next(batches) for _ in range(3)]
+    assert_close(given[2]["x"], X)
+    assert {tuple(sorted(each["rows"])) for each in given} == {tuple(problem.rows)}
+    again = iter(fits.batches(problem, on_batches=True, seed=3))
+    again.set_state(json.loads(json.dumps(batches.get_state())))
+    np.testing.assert_array_equal(next(again)["rows"], next(batches)["rows"])
+    np.testing.assert_array_equal(next(iter(batches))["rows"], given[0]["rows"])
+    whole = fits.batches(problem, on_batches=False, seed=3)
+    np.testing.assert_array_equal(next(whole)["rows"], problem.rows)
+
+
+def predict(model, query, x, y):
+    return model(query, x, y), query[:, 0]
+
+
+def test_questions_in_parts_are_the_question(monkeypatch, capsys):
+    monkeypatch.setattr(in_parts, "PAIRS", 4 * 19)
+    monkeypatch.setattr(in_parts, "SECONDS", -1)  # whatever it takes shows its progress
+    for bandwidth in (0.7, 1.1):
+        model = NadarayaWatson(bandwidth)
+        predicted, first = in_parts.in_parts(model, predict, X, Y)(X[:11] + 1)
+        assert_close(predicted, model(X[:11] + 1, X, Y))
+        np.testing.assert_array_equal(first, X[:11, 0] + 1)
+        assert "step 3/3" in capsys.readouterr().out
+
+
+# Interruptions
 
 
 def once(function):

@@ -77,7 +77,7 @@ def test_a_block_has_the_indices_and_the_entries_that_are_its_own(size):
         np.testing.assert_array_equal(array[rows, columns][real].ravel(), array[inside].ravel())
 
 
-@each_size
+@pytest.mark.parametrize("size", BLOCKS[1:3], ids=str)
 @pytest.mark.parametrize("member", MASKS[1:], ids=str)
 def test_a_mask_in_a_block_is_a_block_of_the_mask(member, size):
     mask = member.slot()
@@ -89,7 +89,7 @@ def test_a_mask_in_a_block_is_a_block_of_the_mask(member, size):
         np.testing.assert_array_equal(got[:rows, :columns], whole[inside])
 
 
-@each_size
+@pytest.mark.parametrize("size", BLOCKS[1:3], ids=str)
 @pytest.mark.parametrize("member", SCORE_MODS[1:], ids=str)
 def test_a_score_mod_in_a_block_is_a_block_of_the_score_mod(member, size):
     mod, scores = member.slot(), inputs()[0] @ inputs()[1].T

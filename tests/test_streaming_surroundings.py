@@ -1,6 +1,7 @@
 """Streaming attention inside other things: shard_map, leak checks, mixed dtypes, NumPy leaves."""
 
 import functools
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,16 @@ def test_inside_shard_map(slots):
     assert_trees_close(gradient(stream), gradient(dense))
 
 
+@pytest.fixture
+def young_heap():
+    """A search for leaks goes through all objects, at each trace: not through other tests'."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("young_heap")
 @pytest.mark.parametrize(
     "slots",
     [

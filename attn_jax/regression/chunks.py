@@ -21,16 +21,22 @@ def is_whole(queries: int, held: int) -> bool:
     return queries * held < WHOLE
 
 
+def held_by_scores(key: Num[ArrayLike, "k d"]) -> int:
+    """Numbers that the scores of one query hold: the offsets of more than 8 features at once."""
+    k, d = jnp.shape(key)
+    return k * d if d > 8 else k
+
+
 def in_chunks(function: Callable, rows: tuple[Shaped[Array, "q ..."], ...], *, held: int) -> Any:
     """function(*rows), where each of its results has a row for each query.
 
-    From `WHOLE` numbers on it is called with a few rows at a time, and keeps nothing of them for
-    its derivative. `held` is how many numbers it holds for one query.
+    It is called with so many rows at a time that it holds `CHUNK` numbers, `held` for each, and
+    keeps nothing of them for its derivative.
     """
     queries = rows[0].shape[0]
-    if is_whole(queries, held):
+    size = min(max(CHUNK // max(held, 1), 1), queries)
+    if size == queries:
         return function(*rows)
-    size = min(max(CHUNK // held, 1), queries)
     chunks = -(-queries // size)
 
     def cut(array):
@@ -81,7 +87,7 @@ def per_query(
         return statistic(attention_weights(query, key, mask=mask, **slots))
     check(attention_weights, query, key, mask=mask, **slots)
     query, key = jnp.asarray(query), jnp.asarray(key)
-    return in_chunks(of, (query, jnp.arange(len(query))), held=len(key))
+    return in_chunks(of, (query, jnp.arange(len(query))), held=held_by_scores(key))
 
 
 def check(function: Callable, *arrays: ArrayLike, **options: Any) -> Any:

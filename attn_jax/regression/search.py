@@ -21,7 +21,7 @@ from attn_jax.regression.smoothing import checked_rows
 from attn_jax.scores import Kernel
 
 FEW_PAIRS = 2**24  # of rows and keys: so many are looked at everywhere
-MOST_PAIRS = 2**27  # of sampled rows and keys
+MOST_PAIRS = 2**26  # of sampled rows and keys
 FEWEST_ROWS = 256  # that are sampled
 
 
@@ -110,10 +110,10 @@ def search_bandwidth(
 def sampled_rows(n: int) -> np.ndarray:
     """The rows of n that a criterion is a mean over: all, or a fixed random sample of them.
 
-    A power of two, as many as make up to 2²⁷ pairs with the n keys, and at least 256.
+    A power of two, as many as make up to 2²⁶ pairs with the n keys, and at least 256.
 
     >>> [len(sampled_rows(n)) for n in (100, 10_000, 100_000, 1_000_000)]
-    [100, 8192, 1024, 256]
+    [100, 4096, 512, 256]
     """
     most = max(2 ** int(math.log2(MOST_PAIRS / n)), FEWEST_ROWS)
     if n <= most:

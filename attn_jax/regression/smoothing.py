@@ -14,7 +14,7 @@ from attn_jax.checks import all_hold, require
 from attn_jax.normalizers import Softmax, softmax
 from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, output_dtype
-from attn_jax.regression.chunks import check, chosen, in_chunks, is_whole
+from attn_jax.regression.chunks import check, chosen, held_by_scores, in_chunks, is_whole
 from attn_jax.regression.local_lines import local_line
 from attn_jax.regression.outside import Outside, allowed_pairs, answer, fill, times
 from attn_jax.scores import Kernel
@@ -33,9 +33,9 @@ def kernel_regression(
 ) -> Float[Array, "q e"]:
     """Predict at each query from keys (inputs) and values (targets).
 
-    From 2²⁰ pairs of queries and keys on the [q, k] weights are never there at once: a softmax of
-    degree 0 streams, all else is computed for a few queries at a time. (Entmax streams too, at
-    twice the time; a local line holds [q, k, d].)
+    From 2²⁰ pairs of queries and keys on (for a line: 2²⁰ / d) the weights are never there at once:
+    a softmax of degree 0 streams, all else is computed for a few queries at a time. (That takes
+    entmax as long as streaming would, in less memory.)
 
     Args:
       query: where to predict.
@@ -150,7 +150,7 @@ def smoother_rows(
         return statistic(hat, here, *rows)
 
     query, key = jnp.asarray(query), jnp.asarray(key)
-    held = _held(key, degree)
+    held = key.size if degree == 1 else held_by_scores(key)
     return in_chunks(of_chunk, (query, jnp.arange(len(query)), *rows), held=held)
 
 
@@ -206,11 +206,7 @@ def _is_plain_softmax(normalizer: Any) -> bool:
 
 def _is_whole(query: ArrayLike, key: ArrayLike, degree: int) -> bool:
     """Whether all rows of L may be there at once; what is refused anyway may."""
-    two_axes = jnp.ndim(query) == 2 and jnp.ndim(key) == 2
-    return not two_axes or is_whole(jnp.shape(query)[0], _held(key, degree))
-
-
-def _held(key: ArrayLike, degree: int) -> int:
-    """Numbers for each query: its weights, and for a line its offset from each key."""
+    if jnp.ndim(query) != 2 or jnp.ndim(key) != 2:
+        return True
     k, d = jnp.shape(key)
-    return k * d if degree == 1 else k
+    return is_whole(jnp.shape(query)[0], k * d if degree == 1 else k)

@@ -59,8 +59,11 @@ def lowest_on_a_line(looks: Looks, low: float, high: float, rows: np.ndarray) ->
             known[i] = looks.value(points[[i]], rows)
         return known[i]
 
-    best = min(finalists, key=on_all)
-    while (lower := min(range(max(best - 1, 0), min(best + 2, len(points))), key=on_all)) != best:
+    def lowest(places):  # of equal ones the widest bandwidth: AICc prefers nothing to a perfect fit
+        return min(places, key=lambda i: (on_all(i), -i))
+
+    best = lowest(finalists)
+    while (lower := lowest(range(max(best - 1, 0), min(best + 2, len(points))))) != best:
         best = lower
     if on_all(best) == -np.inf:  # a perfect fit, to which AICc prefers nothing
         return points[[best]]

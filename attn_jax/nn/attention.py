@@ -1,0 +1,152 @@
+"""Attention with learned projections and any score, for a batch of queries over padded memories."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn_jax.attention import attention, attention_weights
+from attn_jax.checks import require
+from attn_jax.constraints import between, free_between
+from attn_jax.masks import Padding
+from attn_jax.normalizers import Entmax, Softmax
+from attn_jax.recurrence import affine
+from attn_jax.scores import Additive, Bilinear, Cosine, Dot, ScaledDot
+from attn_jax.thresholds import ALPHA_LIMIT
+
+SCORES = ("additive", "bilinear", "cosine", "dot", "scaled_dot")
+
+
+class Attention(nnx.Module):
+    """Attend from queries [b, q, d] to a memory [b, k, c] with its lengths, by a learned score.
+
+    | score | parameters |
+    |---|---|
+    | "additive" | weight · tanh(W query + U key + b): Bahdanau et al. 2014, appendix A.1.2 |
+    | "bilinear" | query · W key: Luong et al. 2015, "general" |
+    | "dot", "scaled_dot", "cosine" | query and key as they are; a key of another width is projected |
+
+    A function or a member of `attn_jax.scores` is a score too, on queries and keys as they are.
+
+    Args:
+      query_features: d.
+      key_features: c.
+      features: width of the additive comparison; None: that of the query.
+      score: a name of the table, or a score.
+      normalizer: a normalizer slot or function.
+      learn_alpha: whether training changes the alpha of an `Entmax`.
+      rngs: a seed for the parameters.
+
+    >>> layer = Attention(3, 4, score="bilinear", rngs=nnx.Rngs(0))
+    >>> memory = jnp.ones((1, 5, 4))
+    >>> layer(jnp.ones((1, 2, 3)), layer.keys(memory), memory, jnp.array([5])).shape
+    (1, 2, 4)
+    """
+
+    def __init__(
+        self,
+        query_features: int,
+        key_features: int,
+        *,
+        features: int | None = None,
+        score: Any = "additive",
+        normalizer: Any = Softmax(),
+        learn_alpha: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        named = isinstance(score, str)
+        rule = f"be one of {list(SCORES)}, or a function (query, key) -> scores"
+        require(score in SCORES if named else callable(score), "score", rule, score)
+        learnable = isinstance(normalizer, Entmax) or not learn_alpha
+        require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
+        glorot = jax.nn.initializers.glorot_uniform()
+        self.name = score if named else "given"
+        self._score = nnx.data(None if named else score)
+        self._normalizer = nnx.data(normalizer)
+        self.free_alpha = nnx.data(None)
+        if learn_alpha:
+            alpha = jnp.asarray(normalizer.alpha, float)
+            self.free_alpha = nnx.Param(free_between(alpha, 1.0, ALPHA_LIMIT))
+        self.query_kernel = self.key_kernel = self.key_bias = self.weight = nnx.data(None)
+
+        def parameter(*shape: int) -> nnx.Param:
+            return nnx.Param(glorot(rngs.params(), shape, float))
+
+        if score == "additive":
+            features = features or query_features
+            self.query_kernel = parameter(query_features, features)
+            self.key_kernel = parameter(key_features, features)
+            self.key_bias = nnx.Param(jnp.zeros(features))
+            self.weight = nnx.Param(parameter(features, 1)[:, 0])
+        elif score == "bilinear":
+            self.weight = parameter(query_features, key_features)
+        elif named and query_features != key_features:
+            self.key_kernel = parameter(key_features, query_features)
+        if score == "cosine":  # between -1 and 1 no softmax can choose: the scale is learned
+            self.weight = nnx.Param(jnp.asarray(5.0, float))
+
+    @property
+    def score(self) -> Any:
+        """The score slot with the parameters now."""
+        match self.name:
+            case "additive":
+                return Additive(self.weight[...])
+            case "bilinear":
+                return Bilinear(self.weight[...])
+            case "cosine":
+                return Cosine(self.weight[...])
+            case "dot":
+                return Dot()
+            case "scaled_dot":
+                return ScaledDot()
+        return self._score
+
+    @property
+    def normalizer(self) -> Any:
+        """The normalizer now, with the alpha that was learned."""
+        if self.free_alpha is None:
+            return self._normalizer
+        return Entmax(between(self.free_alpha[...], 1.0, ALPHA_LIMIT))
+
+    def keys(self, memory: Float[Array, "b k c"]) -> Float[Array, "b k a"]:
+        """The memory as the score compares it: computed once, whatever attends to it."""
+        if self.key_kernel is None:
+            return memory
+        bias = None if self.key_bias is None else self.key_bias[...]
+        return affine(memory, self.key_kernel[...], bias)
+
+    def __call__(
+        self,
+        query: Float[Array, "b q d"],
+        keys: Float[Array, "b k a"],
+        memory: Float[Array, "b k c"],
+        length: Int[Array, " b"],
+    ) -> Float[Array, "b q c"]:
+        """The context of each query: the weighted sum over the memory, 0 where that is empty."""
+
+        def one(query, keys, memory, length):
+            slots = {"score": self.score, "normalizer": self.normalizer, "mask": Padding(length)}
+            return attention(query, keys, memory, **slots)
+
+        return jax.vmap(one)(self._queries(query), keys, memory, length)
+
+    def weights(
+        self,
+        query: Float[Array, "b q d"],
+        keys: Float[Array, "b k a"],
+        length: Int[Array, " b"],
+    ) -> Float[Array, "b q k"]:
+        """The weights of that sum: the soft alignment."""
+
+        def one(query, keys, length):
+            slots = {"score": self.score, "normalizer": self.normalizer, "mask": Padding(length)}
+            return attention_weights(query, keys, **slots)
+
+        return jax.vmap(one)(self._queries(query), keys, length)
+
+    def _queries(self, query: Float[Array, "b q d"]) -> Float[Array, "b q a"]:
+        if self.query_kernel is None:
+            return query
+        return affine(query, self.query_kernel[...], None)
