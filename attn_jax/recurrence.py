@@ -34,14 +34,14 @@ def affine(
 
 
 def gru(
-    projected: Float[Array, "b 3*h"],
+    projected: Float[Array, "b g"],
     state: Float[Array, "b h"],
-    kernel: Float[Array, "h 3*h"],
+    kernel: Float[Array, "h g"],
     bias: Float[Array, " h"],
 ) -> Float[Array, "b h"]:
-    """One step of a gated recurrent unit. (Cho et al. 2014, eqs. 5-8; the reset gate acts after the
-    product, as in cuDNN.)
+    """One step of a gated recurrent unit. (Cho et al. 2014, eqs. 5-8.)
 
+    The reset gate acts after the product, as in cuDNN:
     [r, z] = σ(x W + h U),  n = tanh(x W_n + r (h U_n + c)),  h' = (1 - z) n + z h.
 
     Args:
@@ -62,7 +62,7 @@ def gru(
 
 
 def lstm(
-    projected: Float[Array, "b 4*h"], state: LSTMState, kernel: Float[Array, "h 4*h"]
+    projected: Float[Array, "b g"], state: LSTMState, kernel: Float[Array, "h g"]
 ) -> LSTMState:
     """One step of a long short-term memory. (Hochreiter & Schmidhuber 1997; Gers et al. 2000.)
 

@@ -22,7 +22,7 @@ FLOORS = {
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",
             "streaming attention",
-            "drop_in decoding training metrics plots testing regression",
+            "drop_in decoding training metrics plots testing regression text",
             "nn",
         ]
     )
@@ -130,6 +130,7 @@ def test_every_kernel_has_a_row():
 def test_import_is_light():
     """`import attn_jax` brings JAX and nothing that only training, plots or experiments need."""
     heavy = ["flax", "optax", "orbax", "grain", "matplotlib", "rich", "scipy.stats", "tyro"]
+    heavy += ["tokenizers", "sacrebleu", "babel"]
     code = f"import sys, attn_jax; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent

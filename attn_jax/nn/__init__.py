@@ -1,3 +1,6 @@
 """Flax NNX modules: they hold parameters and wire pure functions together."""
 
+from attn_jax.nn.attention import Attention
 from attn_jax.nn.kernel_regression import Fixed, NadarayaWatson
+from attn_jax.nn.recurrent import GRU, LSTM, ConvolutionalEncoder, Encoded, RecurrentEncoder
+from attn_jax.nn.seq2seq import Decoder, DecoderState, Memory, Seq2Seq

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
@@ -26,7 +26,7 @@ class Attention(nnx.Module):
     |---|---|
     | "additive" | weight · tanh(W query + U key + b): Bahdanau et al. 2014, appendix A.1.2 |
     | "bilinear" | query · W key: Luong et al. 2015, "general" |
-    | "dot", "scaled_dot", "cosine" | query and key as they are; a key of another width is projected |
+    | "dot", "scaled_dot", "cosine" | none; a key of another width than the query's is projected |
 
     A function or a member of `attn_jax.scores` is a score too, on queries and keys as they are.
 
@@ -58,7 +58,7 @@ class Attention(nnx.Module):
     ):
         named = isinstance(score, str)
         rule = f"be one of {list(SCORES)}, or a function (query, key) -> scores"
-        require(score in SCORES if named else callable(score), "score", rule, score)
+        require(score in SCORES if named else callable(score), "score", rule, repr(score))
         learnable = isinstance(normalizer, Entmax) or not learn_alpha
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
         glorot = jax.nn.initializers.glorot_uniform()
@@ -110,8 +110,9 @@ class Attention(nnx.Module):
             return self._normalizer
         return Entmax(between(self.free_alpha[...], 1.0, ALPHA_LIMIT))
 
-    def keys(self, memory: Float[Array, "b k c"]) -> Float[Array, "b k a"]:
+    def keys(self, memory: Float[ArrayLike, "b k c"]) -> Float[Array, "b k a"]:
         """The memory as the score compares it: computed once, whatever attends to it."""
+        memory = jnp.asarray(memory)
         if self.key_kernel is None:
             return memory
         bias = None if self.key_bias is None else self.key_bias[...]
@@ -119,10 +120,10 @@ class Attention(nnx.Module):
 
     def __call__(
         self,
-        query: Float[Array, "b q d"],
-        keys: Float[Array, "b k a"],
-        memory: Float[Array, "b k c"],
-        length: Int[Array, " b"],
+        query: Float[ArrayLike, "b q d"],
+        keys: Float[ArrayLike, "b k a"],
+        memory: Float[ArrayLike, "b k c"],
+        length: Int[ArrayLike, " b"],
     ) -> Float[Array, "b q c"]:
         """The context of each query: the weighted sum over the memory, 0 where that is empty."""
 
@@ -130,13 +131,14 @@ class Attention(nnx.Module):
             slots = {"score": self.score, "normalizer": self.normalizer, "mask": Padding(length)}
             return attention(query, keys, memory, **slots)
 
-        return jax.vmap(one)(self._queries(query), keys, memory, length)
+        arrays = (self._queries(query), keys, memory, length)
+        return jax.vmap(one)(*map(jnp.asarray, arrays))
 
     def weights(
         self,
-        query: Float[Array, "b q d"],
-        keys: Float[Array, "b k a"],
-        length: Int[Array, " b"],
+        query: Float[ArrayLike, "b q d"],
+        keys: Float[ArrayLike, "b k a"],
+        length: Int[ArrayLike, " b"],
     ) -> Float[Array, "b q k"]:
         """The weights of that sum: the soft alignment."""
 
@@ -144,9 +146,10 @@ class Attention(nnx.Module):
             slots = {"score": self.score, "normalizer": self.normalizer, "mask": Padding(length)}
             return attention_weights(query, keys, **slots)
 
-        return jax.vmap(one)(self._queries(query), keys, length)
+        return jax.vmap(one)(*map(jnp.asarray, (self._queries(query), keys, length)))
 
-    def _queries(self, query: Float[Array, "b q d"]) -> Float[Array, "b q a"]:
+    def _queries(self, query: Float[ArrayLike, "b q d"]) -> Float[Array, "b q a"]:
+        query = jnp.asarray(query)
         if self.query_kernel is None:
             return query
         return affine(query, self.query_kernel[...], None)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
@@ -59,13 +59,14 @@ class GRU(nnx.Module):
 
     def __call__(
         self,
-        inputs: Float[Array, "b t d"],
-        length: Int[Array, " b"] | None = None,
+        inputs: Float[ArrayLike, "b t d"],
+        length: Int[ArrayLike, " b"] | None = None,
         *,
         reverse: bool = False,
     ) -> tuple[Float[Array, "b t h"], Any]:
         """What each time shows, and the last state; from zeros on."""
-        real = None if length is None else real_times(length, inputs.shape[1])
+        inputs = jnp.asarray(inputs)
+        real = None if length is None else real_times(jnp.asarray(length), inputs.shape[1])
         outputs, final = run(self, jnp.swapaxes(inputs, 0, 1), real, reverse=reverse)
         return jnp.swapaxes(outputs, 0, 1), final
 
@@ -159,7 +160,7 @@ class RecurrentEncoder(nnx.Module):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", cell)
+        require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
         _require_sizes(layers=layers)
         require_rate(dropout)
         directions = 2 if bidirectional else 1
@@ -175,12 +176,13 @@ class RecurrentEncoder(nnx.Module):
 
     def __call__(
         self,
-        inputs: Float[Array, "b s d"],
-        length: Int[Array, " b"],
+        inputs: Float[ArrayLike, "b s d"],
+        length: Int[ArrayLike, " b"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode; with `rng`, in training, some units are dropped."""
+        inputs, length = jnp.asarray(inputs), jnp.asarray(length)
         real = real_times(length, inputs.shape[1])
         outputs = jnp.swapaxes(inputs, 0, 1)
         for level, layer in enumerate(self.layers):
@@ -232,19 +234,21 @@ class ConvolutionalEncoder(nnx.Module):
         require_rate(dropout)
         self.memory_features = self.summary_features = features
         self.dropout = dropout
-        self.inputs = nnx.Linear(in_features, features, rngs=rngs)
+        self.inputs = nnx.Linear(in_features, features, param_dtype=float, rngs=rngs)
         self.convolutions = nnx.List(
-            nnx.Conv(features, 2 * features, (width,), rngs=rngs) for _ in range(layers)
+            nnx.Conv(features, 2 * features, (width,), param_dtype=float, rngs=rngs)
+            for _ in range(layers)
         )
 
     def __call__(
         self,
-        inputs: Float[Array, "b s d"],
-        length: Int[Array, " b"],
+        inputs: Float[ArrayLike, "b s d"],
+        length: Int[ArrayLike, " b"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode; with `rng`, in training, some units are dropped."""
+        inputs, length = jnp.asarray(inputs), jnp.asarray(length)
         times = inputs.shape[1]
         real = real_times(length, times).T[:, :, None]
         outputs = self.inputs(inputs) + sinusoids(times, self.memory_features)[None]

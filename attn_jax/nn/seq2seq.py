@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import metrics
 from attn_jax.checks import require
@@ -44,10 +44,10 @@ class DecoderState(NamedTuple):
 class Decoder(nnx.Module):
     """Recurrent layers with attention over a memory, or with a fixed context.
 
-    In the order "attend_then_step" (Bahdanau et al. 2014, appendix A.2) the last state asks, and the
-    cell steps with the context; in "step_then_attend" (Luong et al. 2015, §3) the new state asks,
-    and under input feeding the readout goes into the next step. Logits are a linear map of the
-    readout, tanh(W [state; context; embedding of the last token]) (Luong: without the embedding).
+    In the order "attend_then_step" (Bahdanau et al. 2014, appendix A.2) the last state asks, and
+    the cell steps with the context; in "step_then_attend" (Luong et al. 2015, §3) the new state
+    asks, and under input feeding the readout goes into the next step. Logits are a linear map of
+    the readout, tanh(W [state; context; embedding of the last token]) (Luong: without the last).
 
     Args:
       vocabulary: number of target tokens.
@@ -86,8 +86,8 @@ class Decoder(nnx.Module):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", cell)
-        require(order in ORDERS, "order", f"be one of {list(ORDERS)}", order)
+        require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
+        require(order in ORDERS, "order", f"be one of {list(ORDERS)}", repr(order))
         require_rate(dropout)
         readout = readout or (embedding if tied else features)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
@@ -145,25 +145,27 @@ class Decoder(nnx.Module):
         return DecoderState(cells, feed)
 
     def step(
-        self, token: Int[Array, " n"], state: DecoderState, memory: Memory
+        self, token: Int[ArrayLike, " n"], state: DecoderState, memory: Memory
     ) -> tuple[Float[Array, "n v"], DecoderState, Float[Array, "n s"] | None]:
         """Logits of the next token, the next state, and the weights over the source.
 
         There may be several hypotheses for each source, n = b · hypotheses: they share its memory.
         """
-        embedded = self._embed(token)
+        embedded = self._embed(jnp.asarray(token))
         state, seen, asked = self._advance(self._project(embedded), state, memory)
         readout = seen if self.feeds else self._read(*seen, embedded)
         weights = None if self.attention is None else self._weights(asked, memory)
         return self._logits(readout), state, weights
 
     def __call__(
-        self, tokens: Int[Array, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
+        self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
         return jnp.swapaxes(self.over_times(tokens, encoded, rng=rng)[0], 0, 1)
 
-    def weights(self, tokens: Int[Array, "b t"], encoded: Encoded) -> Float[Array, "b t s"] | None:
+    def weights(
+        self, tokens: Int[ArrayLike, "b t"], encoded: Encoded
+    ) -> Float[Array, "b t s"] | None:
         """The soft alignment of given tokens; None without attention."""
         if self.attention is None:
             return None
@@ -172,10 +174,10 @@ class Decoder(nnx.Module):
         return self.attention.weights(jnp.swapaxes(asked, 0, 1), keys, encoded.length)
 
     def over_times(
-        self, tokens: Int[Array, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
+        self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "t b v"], Float[Array, "t b h"]]:
         """Logits, and the states that asked for each; time first."""
-        memory = self.look(encoded)
+        memory, tokens = self.look(encoded), jnp.asarray(tokens)
         embedded = drop_units(self._embed(tokens.T), self.dropout, fold(rng, 0))
         drop = self._masks(tokens.shape[0], rng)
 
@@ -192,7 +194,7 @@ class Decoder(nnx.Module):
         readout = seen if self.feeds else self._read(*seen, embedded)
         return self._logits(drop_units(readout, self.dropout, fold(rng, 1))), asked
 
-    def _embed(self, tokens: Int[Array, "*n"]) -> Float[Array, "*n d"]:
+    def _embed(self, tokens: Int[ArrayLike, "*n"]) -> Float[Array, "*n d"]:
         return self.embedding[...][tokens]
 
     def _project(self, embedded: Float[Array, "*n d"]) -> Float[Array, "*n g"]:
@@ -256,7 +258,8 @@ class Decoder(nnx.Module):
             return lambda units, level: units
         ones = jnp.ones((batch, self.layers[0].features))
         masks = [
-            drop_units(ones, self.dropout, fold(rng, 2 + level)) for level in range(len(self.layers))
+            drop_units(ones, self.dropout, fold(rng, 2 + level))
+            for level in range(len(self.layers))
         ]
         return lambda units, level: units * masks[level].astype(units.dtype)
 
@@ -290,20 +293,20 @@ class Seq2Seq(nnx.Module):
 
     def encode(
         self,
-        source: Int[Array, "b s"],
-        length: Int[Array, " b"],
+        source: Int[ArrayLike, "b s"],
+        length: Int[ArrayLike, " b"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode padded sources; with `rng`, in training, some units are dropped."""
-        embedded = drop_units(self.embedding[...][source], self.dropout, fold(rng, 0))
-        return self.encoder(embedded, length, rng=fold(rng, 1))
+        embedded = drop_units(self.embedding[...][jnp.asarray(source)], self.dropout, fold(rng, 0))
+        return self.encoder(embedded, jnp.asarray(length), rng=fold(rng, 1))
 
     def __call__(
         self,
-        source: Int[Array, "b s"],
-        source_length: Int[Array, " b"],
-        tokens: Int[Array, "b t"],
+        source: Int[ArrayLike, "b s"],
+        source_length: Int[ArrayLike, " b"],
+        tokens: Int[ArrayLike, "b t"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t v"]:
@@ -312,7 +315,7 @@ class Seq2Seq(nnx.Module):
 
     def loss(
         self,
-        batch: dict[str, Array],
+        batch: dict[str, ArrayLike],
         *,
         start: int,
         label_smoothing: float = 0.0,
@@ -326,6 +329,7 @@ class Seq2Seq(nnx.Module):
           label_smoothing: see `metrics.cross_entropy`.
           rng: for dropout; None: none is.
         """
+        batch = {name: jnp.asarray(each) for name, each in batch.items()}
         target = batch["target"].T
         before = jnp.concatenate([jnp.full_like(target[:1], start), target[:-1]]).T
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
@@ -338,7 +342,7 @@ class Seq2Seq(nnx.Module):
         return loss, {"accuracy": accuracy} | counts
 
     def begin(
-        self, source: Int[Array, "b s"], length: Int[Array, " b"]
+        self, source: Int[ArrayLike, "b s"], length: Int[ArrayLike, " b"]
     ) -> tuple[Callable, DecoderState]:
         """The step function and the first state for `attn_jax.decoding`."""
         encoded = self.encode(source, length)

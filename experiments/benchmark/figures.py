@@ -42,7 +42,7 @@ def growth_figure(sweeps: Sequence[growth.Sweep], title: str) -> Figure:
         sizes = sorted({n for sweep in sweeps for n in sweep.n})
         for ax in (times, memories):
             _dress(ax)
-            ax.set(xscale="log", yscale="log", xlabel=f"queries = keys = n ({title})")
+            ax.set(xscale="log", yscale="log", xlabel=f"queries = keys = n\n({title})")
             ax.set_xticks(sizes, [f"{n // 1024}k" for n in sizes])
             ax.minorticks_off()
             ax.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)

@@ -1,0 +1,44 @@
+"""Losses and scores of sequence models: cross-entropy, exact match, BLEU, chrF, alignment error.
+
+`cross_entropy` and `mean_cross_entropy` are to be trained on: pure, jitted, differentiable to any
+order. `token_accuracy` and `exact_matches` count on arrays, inside `jax.jit` as well. The others
+take what a person reads, strings and sets of links, and compute in Python.
+"""
+
+from attn_jax.metrics.accuracy import exact_match, exact_matches, token_accuracy
+from attn_jax.metrics.alignments import (
+    AlignmentScore,
+    Links,
+    alignment_error_rate,
+    alignment_score,
+    hard_alignment,
+    merge_links,
+)
+from attn_jax.metrics.losses import cross_entropy, mean_cross_entropy, perplexity
+from attn_jax.metrics.pharaoh import Alignment, from_pharaoh, read_pharaoh, to_pharaoh
+from attn_jax.metrics.symmetrization import symmetrize
+from attn_jax.metrics.text import Score, bleu, chrf, token_bleu
+
+__all__ = [
+    "Alignment",
+    "AlignmentScore",
+    "Links",
+    "Score",
+    "alignment_error_rate",
+    "alignment_score",
+    "bleu",
+    "chrf",
+    "cross_entropy",
+    "exact_match",
+    "exact_matches",
+    "from_pharaoh",
+    "hard_alignment",
+    "mean_cross_entropy",
+    "merge_links",
+    "perplexity",
+    "read_pharaoh",
+    "symmetrize",
+    "to_pharaoh",
+    "token_accuracy",
+    "token_bleu",
+]

@@ -1,0 +1,133 @@
+"""Rows of any length as padded arrays, and batches of them whose results come back in order."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from attn_jax.checks import require
+from attn_jax.text.shapes import choose_shapes, first_that_holds
+from attn_jax.text.specials import END, PAD
+
+Rows = Sequence[Sequence[int] | np.ndarray]
+
+
+def lengths_of(rows: Rows) -> Int32[np.ndarray, " n"]:
+    """The length of each row."""
+    return np.fromiter(map(len, rows), np.int32, len(rows))
+
+
+def flat(rows: Rows) -> Int32[np.ndarray, " ids"]:
+    """All ids of all rows, one after the other."""
+    count = int(lengths_of(rows).sum())
+    return np.fromiter(itertools.chain.from_iterable(rows), np.int32, count)
+
+
+def pad(rows: Rows, length: int) -> Int32[np.ndarray, "n {length}"]:
+    """The rows in one array, filled up with PAD.
+
+    >>> pad([[7, 8, 9], [], [4]], 3).tolist()
+    [[7, 8, 9], [0, 0, 0], [4, 0, 0]]
+    """
+    padded = np.full((len(rows), length), PAD, np.int32)
+    padded[np.arange(length) < lengths_of(rows)[:, None]] = flat(rows)
+    return padded
+
+
+def padded_sides(
+    sides: dict[str, Rows], rows: Int[np.ndarray, " rows"], shape: Sequence[int], *, fill: int = 0
+) -> dict[str, np.ndarray]:
+    """Some rows of each side [rows + fill, length], and their lengths; `fill` rows are empty."""
+    arrays = {}
+    for (name, side), length in zip(sides.items(), shape, strict=True):
+        ids = [side[row] for row in rows] + [[]] * fill
+        arrays |= {name: pad(ids, length), f"{name}_length": lengths_of(ids)}
+    return arrays
+
+
+def with_end(targets: Rows) -> Rows:
+    """The targets as a decoder has to write them."""
+    return [[*target, END] for target in targets]
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """One batch and where its rows came from.
+
+    Attributes:
+        rows: The place of each row in the input, -1 for a row of length 0 that only fills up.
+        batch: source and source_length; with targets, target and target_length too.
+    """
+
+    rows: Int[np.ndarray, " b"]
+    batch: dict[str, np.ndarray]
+
+
+def padded_batches(
+    sources: Rows,
+    targets: Rows | None = None,
+    *,
+    batch_size: int = 128,
+    buckets: int = 6,
+    lengths: Sequence[int] | None = None,
+) -> list[Padded]:
+    """Each row once, longest last, in batches of few shapes: to decode or to evaluate.
+
+    The last batch is filled up with rows of length 0, so that it is no new shape. `in_order` gives
+    the results back in the order of the input.
+
+    >>> batches = padded_batches([[5, 6, 7, 8], [9], []], batch_size=2)
+    >>> in_order(batches, [b.batch["source"][:, 0].tolist() for b in batches])
+    [5, 9, 0]
+
+    Args:
+        sources: Ids of each source.
+        targets: Ids of each target, without END, which is appended. An empty one is kept.
+        batch_size: Rows of each batch.
+        buckets: The most shapes; they are chosen for these rows.
+        lengths: The lengths that sources are padded to instead, rising, where more rows are to
+            come and no new shape shall be compiled for them. What is longer takes the last length
+            doubled, and doubled again.
+    """
+    require(batch_size >= 1, "batch_size", "be at least 1", batch_size)
+    sides = {"source": sources} | ({} if targets is None else {"target": with_end(targets)})
+    counts = {len(rows) for rows in sides.values()}
+    require(len(counts) == 1, "targets", f"be as many as the {len(sources)} sources", counts)
+    if not len(sources):
+        return []
+    table = np.stack([lengths_of(rows) for rows in sides.values()], axis=-1)
+    if lengths is None:
+        shapes = choose_shapes(table, buckets, lambda _: min(batch_size, len(sources)))
+    else:
+        require(targets is None, "lengths", "be None where there are targets", lengths)
+        shapes = _fixed(lengths, int(table.max()))
+    fitting = first_that_holds(table, shapes)
+    order = np.lexsort((table.sum(axis=-1), fitting))
+    made = []
+    for rows in np.split(order, range(batch_size, len(order), batch_size)):
+        # Shapes are nested: the last row's holds the others.
+        shape, fill = shapes[fitting[rows[-1]]].tolist(), batch_size - len(rows)
+        batch = padded_sides(sides, rows, shape, fill=fill)
+        made.append(Padded(np.concatenate([rows, np.full(fill, -1)]), batch))
+    return made
+
+
+def in_order(batches: Sequence[Padded], results: Iterable[Iterable[Any]]) -> list[Any]:
+    """One result for each row of the input, in its order, from the results of each batch."""
+    found = {}
+    for batch, result in zip(batches, results, strict=True):
+        found.update(zip(batch.rows.tolist(), result, strict=True))
+    found.pop(-1, None)
+    return [found[row] for row in range(len(found))]
+
+
+def _fixed(lengths: Sequence[int], longest: int) -> np.ndarray:
+    rising = len(lengths) > 0 and lengths[0] >= 1 and bool(np.all(np.diff(lengths) > 0))
+    require(rising, "lengths", "be positive and rise", list(lengths))
+    shapes = [*lengths]
+    while shapes[-1] < longest:
+        shapes.append(2 * shapes[-1])
+    return np.array(shapes)[:, None]

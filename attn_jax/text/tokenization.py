@@ -1,0 +1,126 @@
+"""How a line falls into tokens and comes back: one pipeline of `tokenizers` for each kind.
+
+    word       words, and every other sign by itself: Peter ‿, don ‿'‿ t
+    character  code points, spaces included
+    bpe        pieces of words, by byte-pair encoding (Sennrich et al. 2016): ▁Pe ter , ▁don ' t
+
+Tokens carry what is needed to put them together again. A sign of the kind `word` is joined to its
+left or right neighbour where it has a ‿; all else is parted by one space. (The joiner of OpenNMT's
+tokenizer: a word is the same token beside a hyphen as beside a space.) A piece of the kind `bpe`
+begins with ▁ where a space was (Kudo & Richardson 2018), so its round trip is exact. Its pieces are
+made of characters and not of bytes, for an alignment has to be read: a character that the training
+text did not hold is unknown by itself, and its neighbours are not. Both marks in a text itself read
+as spaces.
+"""
+
+import collections
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from attn_jax.text.specials import NAMES, UNKNOWN
+
+Kind = Literal["word", "character", "bpe"]
+Normalization = Literal["NFC", "NFKC"]
+
+JOINER = "‿"
+SPACE = "▁"
+UNREADABLE = "⁇"
+
+
+def tokenizer(
+    kind: Kind, model: models.Model, *, normalization: Normalization, lowercase: bool
+) -> Tokenizer:
+    """A model behind its kind's normalization and splitting."""
+    made = Tokenizer(model)
+    form = {"NFC": normalizers.NFC(), "NFKC": normalizers.NFKC()}[normalization]
+    steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
+    made.normalizer = normalizers.Sequence([*steps, *_marking(kind)])
+    made.pre_tokenizer = _splitting(kind)
+    return made
+
+
+def _marking(kind: Kind) -> list[Any]:
+    replace = normalizers.Replace
+    if kind == "word":
+        return [
+            replace(JOINER, " "),
+            replace(Regex(r"(?<=\S)(?=[^\w\s])"), f" {JOINER}"),
+            replace(Regex(r"(?<=[^\w\s])(?=\w)"), f"{JOINER} "),
+        ]
+    if kind == "bpe":
+        return [replace(SPACE, " "), normalizers.Prepend(" "), replace(" ", SPACE)]
+    return []
+
+
+def _splitting(kind: Kind) -> Any:
+    if kind == "word":
+        return pre_tokenizers.WhitespaceSplit()
+    # Words and runs of signs: no piece of a word has a comma at its end.
+    pattern = {"character": r"[\s\S]", "bpe": rf"{SPACE}?\w+|{SPACE}?[^\w\s{SPACE}]+"}[kind]
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def model(kind: Kind, tokens: Iterable[str], merges: Iterable[tuple[str, str]]) -> models.Model:
+    """The model that knows these tokens by their place, and how pieces are merged."""
+    places = {token: place for place, token in enumerate(tokens)}
+    if kind == "bpe":
+        return models.BPE(vocab=places, merges=list(merges), unk_token=NAMES[UNKNOWN])
+    return models.WordLevel(vocab=places, unk_token=NAMES[UNKNOWN])
+
+
+def learn(
+    lines: list[str], kind: Kind, *, specials: list[str], size: int, min_frequency: int, **form
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The tokens of a text by their ids, the specials first, and the merges of the kind `bpe`."""
+    learnt = tokenizer(kind, model(kind, specials, []), **form)
+    options = {"vocab_size": size, "min_frequency": min_frequency, "special_tokens": specials}
+    options["show_progress"] = False
+    if kind == "bpe":
+        letters = _letters(learnt, lines, min_frequency)[: size - len(specials)]
+        options |= {"initial_alphabet": letters, "limit_alphabet": len(letters)}
+        trainer = trainers.BpeTrainer(**options)
+    else:
+        trainer = trainers.WordLevelTrainer(**options)
+    learnt.train_from_iterator(lines, trainer)
+    found = json.loads(learnt.to_str())["model"]
+    tokens = sorted(found["vocab"], key=found["vocab"].get)
+    return tokens, [(left, right) for left, right in found.get("merges", [])]
+
+
+def _letters(learnt: Tokenizer, lines: list[str], min_frequency: int) -> list[str]:
+    # The trainer itself breaks ties between characters in an order that no seed fixes.
+    counts = collections.Counter()
+    for line in lines:
+        counts.update(learnt.normalizer.normalize_str(line))
+    frequent = [letter for letter in counts if counts[letter] >= min_frequency]
+    return sorted(frequent, key=lambda letter: (-counts[letter], letter))
+
+
+def pieces(made: Tokenizer, line: str) -> list[str]:
+    """What a line is split into: for words and characters, one piece for each id."""
+    splits = made.pre_tokenizer.pre_tokenize_str(made.normalizer.normalize_str(line))
+    return [piece for piece, _ in splits]
+
+
+def join(kind: Kind, tokens: list[str]) -> str:
+    """Put tokens together to a line.
+
+    >>> join("word", ["don", "‿'‿", "t", "‿,", "Peter"])
+    "don't, Peter"
+    """
+    if kind == "word":
+        return re.sub(f" ?{JOINER} ?", "", " ".join(tokens))
+    if kind == "bpe":
+        return "".join(tokens).replace(SPACE, " ").removeprefix(" ")
+    return "".join(tokens)
+
+
+def readable(kind: Kind, token: str) -> str:
+    """A token as a picture shows it: joiners left out, white space made visible."""
+    if kind == "word":
+        return token.replace(JOINER, "")
+    return re.sub(r"\s", "␣", token)

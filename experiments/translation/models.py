@@ -1,0 +1,134 @@
+"""The models: options, the encoder-decoder they mean, its twin without attention."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments.errors import UserError
+
+ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
+NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The encoder-decoder."""
+
+    score: ScoreName = "additive"
+    """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
+    is the model without attention, which sees one summary of the source at every step."""
+    normalizer: NormalizerName = "softmax"
+    """What turns scores into weights; entmax learns its α."""
+    order: Literal["attend_then_step", "step_then_attend"] = "attend_then_step"
+    """Bahdanau's order, or Luong's, which feeds the last readout into the next step."""
+    encoder: Literal["recurrent", "convolutional"] = "recurrent"
+    """What reads the source."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """The recurrent cell."""
+    embedding: int = 128
+    """Features of a token."""
+    features: int = 256
+    """Units of each recurrent layer and direction."""
+    layers: int = 1
+    """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
+    tied: bool = False
+    """Whether the output layer is the target's embeddings."""
+    dropout: float = 0.2
+    """Rate on embeddings, between layers and before the output layer."""
+
+    def __post_init__(self):
+        for name in ("embedding", "features", "layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
+
+
+def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> Any:
+    """Return the `Seq2Seq` for vocabularies of these sizes."""
+    from flax import nnx
+
+    from attn_jax import nn
+
+    rngs = nnx.Rngs(seed)
+    if options.encoder == "recurrent":
+        encoder = nn.RecurrentEncoder(
+            options.embedding,
+            options.features,
+            layers=options.layers,
+            cell=options.cell,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
+    else:
+        encoder = nn.ConvolutionalEncoder(
+            options.embedding,
+            options.features,
+            layers=options.layers,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
+    decoder = nn.Decoder(
+        targets,
+        encoder.memory_features,
+        encoder.summary_features,
+        embedding=options.embedding,
+        features=options.features,
+        layers=options.layers if options.encoder == "recurrent" else 1,
+        cell=options.cell,
+        attention=None if options.score == "none" else options.score,
+        normalizer=normalizer(options.normalizer),
+        learn_alpha=options.normalizer == "entmax" and options.score != "none",
+        order=options.order,
+        tied=options.tied,
+        dropout=options.dropout,
+        rngs=rngs,
+    )
+    return nn.Seq2Seq(
+        sources,
+        encoder,
+        decoder,
+        embedding=options.embedding,
+        dropout=options.dropout,
+        rngs=rngs,
+    )
+
+
+def normalizer(name: NormalizerName) -> Any:
+    """Return the normalizer of this name."""
+    from attn_jax import normalizers
+
+    return {
+        "softmax": normalizers.Softmax(),
+        "sparsemax": normalizers.Sparsemax(),
+        "entmax15": normalizers.Entmax(1.5),
+        "entmax": normalizers.Entmax(1.5),
+    }[name]
+
+
+def parameters(options: ModelOptions, sources: int, targets: int) -> int:
+    """Return how many parameters the model has, without making it."""
+    import jax
+    from flax import nnx
+
+    model = nnx.eval_shape(lambda: build(options, sources, targets))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
+    """Return the model without attention whose number of parameters comes nearest."""
+    goal = parameters(options, sources, targets)
+
+    def of(features: int) -> ModelOptions:
+        return dataclasses.replace(options, score="none", features=features)
+
+    low, high = 1, 2
+    while parameters(of(high), sources, targets) < goal:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if parameters(of(middle), sources, targets) < goal:
+            low = middle
+        else:
+            high = middle
+    return min(of(low), of(high), key=lambda each: abs(parameters(each, sources, targets) - goal))

@@ -1,0 +1,212 @@
+"""Encoder-decoders against float64 loops over one example at a time, and their invariances."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_jax import Entmax, Sparsemax, decoding
+from attn_jax.nn import Attention, Decoder, RecurrentEncoder, Seq2Seq
+from attn_jax.nn.attention import SCORES
+from tests.nn import loops
+from tests.nn.test_recurrent import randomized
+from tests.tolerance import assert_close, assert_exactly_zero
+
+V, W = 11, 13  # target and source tokens
+RNG = np.random.default_rng(3)
+SOURCE, LENGTH = RNG.integers(4, W, (3, 5)), np.array([5, 0, 3])
+TOKENS = RNG.integers(4, V, (3, 4))
+BATCH = {
+    "source": SOURCE,
+    "source_length": LENGTH,
+    "target": TOKENS,
+    "target_length": np.array([4, 2, 0]),
+}
+
+
+def model(**options):
+    rngs = nnx.Rngs(0)
+    encoder = RecurrentEncoder(3, 5, rngs=rngs)
+    widths = (encoder.memory_features, encoder.summary_features)
+    decoder = Decoder(V, *widths, rngs=rngs, **{"embedding": 3, "features": 7} | options)
+    return randomized(Seq2Seq(W, encoder, decoder, embedding=3, rngs=rngs))
+
+
+MODELS = {
+    **{f"attend then step, {score}": {"attention": score} for score in SCORES},
+    "attend then step, fixed context": {"attention": None},
+    "step then attend, fed": {"order": "step_then_attend", "attention": "bilinear"},
+    "step then attend": {"order": "step_then_attend", "input_feeding": False},
+    "step then attend, fixed context": {"order": "step_then_attend", "attention": None},
+    "deep lstm, tied": {"cell": "lstm", "layers": 2, "tied": True, "attention_features": 2},
+    "deep, fed": {"layers": 3, "order": "step_then_attend", "readout": 6},
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_decoder_is_the_loop_and_a_step_is_one_time_of_it(options):
+    seq2seq = model(**options)
+    logits = seq2seq(SOURCE, LENGTH, TOKENS)
+    alignment = seq2seq.decoder.weights(TOKENS, seq2seq.encode(SOURCE, LENGTH))
+    for i, length in enumerate(LENGTH):
+        embedded = loops.value(seq2seq.embedding)[SOURCE[i, :length]]
+        memory, summary = loops.encoder(seq2seq.encoder, embedded)
+        expected, weights = loops.decoder(seq2seq.decoder, TOKENS[i], memory, summary)
+        assert_close(logits[i], expected)
+        if weights is not None:
+            assert_close(alignment[i, :, :length], weights)
+            assert_exactly_zero(alignment[i, :, length:])
+    step, state = seq2seq.begin(SOURCE, LENGTH)
+    for t in range(2):
+        stepped, state, weights = step(TOKENS[:, t], state)
+        assert_close(stepped, logits[:, t])
+        if alignment is None:
+            assert weights is None
+        else:
+            assert_close(weights, alignment[:, t])
+
+
+def test_hypotheses_share_a_memory():
+    seq2seq = model()
+    step, state = seq2seq.begin(SOURCE, LENGTH)
+    doubled = jax.tree.map(lambda each: jnp.repeat(each, 2, axis=0), state)
+    tokens = TOKENS[:, :2]
+    got, moved, weights = step(tokens.reshape(-1), doubled)
+    for hypothesis in range(2):
+        expected, expected_state, expected_weights = step(tokens[:, hypothesis], state)
+        assert_close(got[hypothesis::2], expected)
+        assert_close(moved.cells[0][hypothesis::2], expected_state.cells[0])
+        assert_close(weights[hypothesis::2], expected_weights)
+
+
+def test_any_normalizer_and_any_score():
+    query, memory = RNG.normal(size=(3, 2, 7)), RNG.normal(size=(3, 5, 7))
+    options = {"score": lambda q, k: -jnp.abs(q[:, None] - k[None]).sum(-1)}
+    layer = Attention(7, 7, normalizer=Sparsemax(), rngs=nnx.Rngs(0), **options)
+    weights = layer.weights(query, layer.keys(memory), LENGTH)
+    assert_close(layer(query, layer.keys(memory), memory, LENGTH), weights @ memory)
+    assert_close(weights.sum(-1), np.where(LENGTH > 0, 1.0, 0.0)[:, None] * np.ones(2))
+    assert (np.asarray(weights) == 0).sum() > (3 - LENGTH.astype(bool).sum()) * 10
+    nearest = np.abs(query[0, :, None] - memory[0, None]).sum(-1).argmin(1)
+    np.testing.assert_array_equal(weights[0].argmax(1), nearest)
+
+
+def test_alpha_is_learned():
+    seq2seq = model(normalizer=Entmax(1.3), learn_alpha=True)
+    graphdef, state = nnx.split(seq2seq)
+
+    def loss(state):
+        return nnx.merge(graphdef, state).loss(BATCH, start=2)[0]
+
+    slope = jax.grad(loss)(state)["decoder"]["attention"]["free_alpha"][...]
+    free = seq2seq.decoder.attention.free_alpha
+    before = free[...]
+    ends = []
+    for step in (1e-5, -1e-5):
+        free[...] = before + step
+        ends.append(seq2seq.loss(BATCH, start=2)[0])
+    assert abs(slope) > 1e-6
+    assert_close(slope, (ends[0] - ends[1]) / 2e-5, tolerance=1e-7)
+
+
+# Padding, batches
+
+
+def test_loss_is_the_mean_over_real_tokens():
+    seq2seq = model()
+    loss, numbers = seq2seq.loss(BATCH, start=2)
+    before = np.concatenate([np.full((3, 1), 2), TOKENS[:, :-1]], axis=1)
+    logits = np.asarray(seq2seq(SOURCE, LENGTH, before))
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    real = np.arange(4)[None] < BATCH["target_length"][:, None]
+    chosen = np.take_along_axis(log_p, TOKENS[:, :, None], axis=2)[:, :, 0]
+    assert_close(loss, -chosen[real].mean())
+    assert_close(numbers["accuracy"], (logits.argmax(-1) == TOKENS)[real].mean())
+
+
+def test_loss_does_not_depend_on_padding_or_company():
+    """Summed over examples of other batches, in other order, with other padding: the same."""
+    seq2seq = model(order="step_then_attend")
+    graphdef, state = nnx.split(seq2seq)
+
+    def total(state, batch):
+        loss, numbers = nnx.merge(graphdef, state).loss(batch, start=2)
+        return loss * numbers["tokens"]
+
+    value_and_grad = jax.jit(jax.value_and_grad(total))
+    whole, gradient = value_and_grad(state, BATCH)
+    padded = {
+        **BATCH,
+        "source": np.pad(SOURCE, [(0, 0), (0, 2)], constant_values=1),
+        "target": np.pad(TOKENS, [(0, 0), (0, 3)], constant_values=5),
+    }
+    assert_close(value_and_grad(state, padded)[0], whole)
+    single = [value_and_grad(state, {n: b[[i]] for n, b in BATCH.items()}) for i in (2, 0, 1)]
+    assert_close(sum(value for value, _ in single), whole)
+    summed = jax.tree.map(lambda *parts: sum(parts), *(part for _, part in single))
+    for one, other in zip(jax.tree.leaves(summed), jax.tree.leaves(gradient), strict=True):
+        assert_close(one, other)
+
+
+def test_no_real_token_no_loss_no_gradient():
+    seq2seq = model()
+    graphdef, state = nnx.split(seq2seq)
+    empty = {**BATCH, "target_length": np.zeros(3, int)}
+    loss, gradient = jax.value_and_grad(
+        lambda state: nnx.merge(graphdef, state).loss(empty, start=2)[0]
+    )(state)
+    assert loss == 0
+    assert_exactly_zero(gradient)
+
+
+def test_dropout_is_for_training():
+    seq2seq = model(dropout=0.4, layers=2)
+    losses = [
+        seq2seq.loss(BATCH, start=2, rng=rng)[0]
+        for rng in (None, None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
+    ]
+    assert losses[0] == losses[1]
+    assert len({float(each) for each in losses}) == 3
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("order", ["attend_then_step", "step_then_attend"])
+def test_beam_search_is_what_teacher_forcing_says(order):
+    """Each hypothesis' log-probability and alignment, computed again from its tokens."""
+    seq2seq = model(order=order, layers=2)
+    step, state = seq2seq.begin(SOURCE, LENGTH)
+    how = {"start": 2, "end": 3, "max_length": 6, "beam_size": 3, "n_best": 3}
+    found = jax.jit(lambda state: decoding.beam_search(step, state, **how))(state)
+    for n in range(3):
+        tokens, lengths = np.asarray(found.tokens[:, n]), np.asarray(found.lengths[:, n])
+        before = np.concatenate([np.full((3, 1), 2), tokens[:, :-1]], axis=1)
+        logits = np.asarray(seq2seq(SOURCE, LENGTH, before))
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        real = np.arange(6)[None] < lengths[:, None]
+        chosen = np.take_along_axis(log_p, tokens[:, :, None], axis=2)[:, :, 0]
+        assert_close(found.log_probabilities[:, n], np.where(real, chosen, 0).sum(1))
+        weights = seq2seq.decoder.weights(before, seq2seq.encode(SOURCE, LENGTH))
+        assert_close(found.weights[:, n], np.where(real[:, :, None], weights, 0))
+
+
+# Mistakes
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": "rnn"}, "cell must be one of .*Got 'rnn'"),
+        ({"order": "both"}, "order must be one of .*Got 'both'"),
+        ({"attention": "luong"}, "score must be one of .*Got 'luong'"),
+        ({"learn_alpha": True}, "learn_alpha must be False without an Entmax normalizer"),
+        ({"tied": True, "readout": 5}, "readout must be the embedding where tied. Got 5"),
+        ({"dropout": -0.1}, "dropout must be at least 0 and below 1"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        model(**options)
