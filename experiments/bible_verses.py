@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """Pairs to train on, to choose by, and to test on: different books, no source text twice."""
+    """Pairs to train on, to choose by, and to test on: other books, no source text in two parts."""
 
     train: list[Pair]
     dev: list[Pair]

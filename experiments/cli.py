@@ -37,6 +37,11 @@ EXPERIMENTS = (
         "Which implementations of attention, ours and others', obey its invariants.",
     ),
     Experiment(
+        "machine-translation",
+        "MachineTranslation",
+        "Train a translator with attention on your own pairs of lines, and translate with it.",
+    ),
+    Experiment(
         "benchmark",
         "Benchmark",
         "How fast and how large implementations of attention are, each checked first.",

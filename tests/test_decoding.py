@@ -21,7 +21,7 @@ OUTPUT = 1.5 * RNG.normal(size=(WIDTH, V))
 LOOK = RNG.normal(size=(WIDTH, K))
 STATE = {"hidden": RNG.normal(size=(B, WIDTH)), "bias": RNG.normal(size=(B, V))}
 LIMIT = np.array([11, 2, 7, 5, 11, 9, 3])
-STATE["bias"][:, END] += 1
+STATE["bias"][:, END] += 2
 ALL = np.arange(B)
 
 

@@ -96,20 +96,21 @@ def test_shapes_pad_least_of_all_nested_ones(sides, least):
     assert np.bincount(first_that_holds(lengths, found)).min() >= least
 
 
-def test_shapes_of_many_lengths_and_few_long_rows():
-    rng = np.random.default_rng(5)
-    lengths = (rng.lognormal(3, 1, (4001, 1)) * rng.uniform(0.8, 1.2, (4001, 2))).astype(int)
-    assert len(np.unique(lengths)) > 200
-    areas = []
+def test_shapes_of_many_lengths_come_close_to_the_least_padding():
+    lengths = np.random.default_rng(5).lognormal(3, 1, 2003).astype(int) + 1
+    values, counts = np.unique(lengths, return_counts=True)
+    assert len(values) > 120
+    below = np.concatenate([[0], counts.cumsum()])
+    least = below[1:] * values  # one shape for the first i + 1 lengths, then one more each time
     for most in range(1, 8):
-        shapes = choose_shapes(lengths, most, lambda shapes: 31)
-        fitting = first_that_holds(lengths, shapes)
-        assert (lengths <= shapes[fitting]).all()
-        assert np.bincount(fitting).min() >= 31
-        areas.append(shapes[fitting].sum())
-    assert areas == sorted(areas, reverse=True)
-    even = lengths[np.argsort(lengths.max(axis=1))].reshape(-1)[: 2 * 3996].reshape(6, -1, 2)
-    assert areas[5] < sum(len(part) * part.max(axis=0).sum() for part in even)
+        shapes = choose_shapes(lengths[:, None], most, lambda shapes: 1)
+        fitting = first_that_holds(lengths[:, None], shapes)
+        assert (lengths <= shapes[fitting, 0]).all()
+        assert least[-1] <= shapes[fitting].sum() <= 1.02 * least[-1]
+        more = [least[j] + (below[1:] - below[j + 1]) * values for j in range(len(values))]
+        least = np.min(
+            [np.where(np.arange(len(values)) > j, m, least) for j, m in enumerate(more)], 0
+        )
 
 
 # Each pair once, in few shapes
@@ -168,6 +169,9 @@ def test_shapes_are_mixed_within_an_epoch():
     order = [shape(batch) for batch in take(batches(), PAIRS // BATCH)]
     assert order != sorted(order)
     assert order != sorted(order, reverse=True)
+    later = batches()
+    later.set_state(later.get_state() | {"position": later._batches_before(1)})
+    assert [shape(batch) for batch in take(later, len(order))] != order
     unshuffled = [shape(batch) for batch in take(batches(shuffle=False), PAIRS // BATCH - 2)]
     assert unshuffled == sorted(unshuffled)
 

@@ -5,10 +5,7 @@ signatures do not compare. (Post 2018.)
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
-
-from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.metrics.base import Metric
+from typing import Any, NamedTuple
 
 from attn_jax.checks import require
 
@@ -45,6 +42,8 @@ def bleu(
     """
     known = f"be one of {', '.join(TOKENIZERS)}"
     require(tokenize in TOKENIZERS, "tokenize", known, repr(tokenize))
+    from sacrebleu.metrics import BLEU  # only who scores text needs it
+
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     return _score(metric, hypotheses, references)
 
@@ -58,6 +57,8 @@ def chrf(
     100.0
     """
     require(word_order >= 0, "word_order", "not be negative", word_order)
+    from sacrebleu.metrics import CHRF
+
     return _score(CHRF(word_order=word_order, lowercase=lowercase), hypotheses, references)
 
 
@@ -82,7 +83,7 @@ def _joined(sequences: Sequence[Sequence[Hashable]]) -> list[str]:
     return lines
 
 
-def _score(metric: Metric, hypotheses: Lines, references: References) -> Score:
+def _score(metric: Any, hypotheses: Lines, references: References) -> Score:
     _require_lines(hypotheses, "hypotheses")
     require(not isinstance(references, str), "references", "be a list", repr(references))
     got = f"{len(hypotheses)} hypotheses, {len(references)} references"

@@ -96,8 +96,7 @@ def _letters(learnt: Tokenizer, lines: list[str], min_frequency: int) -> list[st
     counts = collections.Counter()
     for line in lines:
         counts.update(learnt.normalizer.normalize_str(line))
-    frequent = [letter for letter in counts if counts[letter] >= min_frequency]
-    return sorted(frequent, key=lambda letter: (-counts[letter], letter))
+    return [letter for letter, count in counts.most_common() if count >= min_frequency]
 
 
 def pieces(made: Tokenizer, line: str) -> list[str]:
