@@ -110,27 +110,15 @@ def _advance(search: Search, length_penalty: Float[ArrayLike, ""] | int, beam: _
     """One step of every hypothesis; examples that are done keep what they have."""
     logits, state, weights = search.step(beam.tokens.reshape(-1), beam.state)
     choice = _choose(search, beam, logits.astype(search.dtype))
-    going = (beam.running & (choice.failure == 0))[:, None]
-    ended = choice.tokens == search.end
-    t = beam.t + 1
-
-    def chosen(where):
-        log_probabilities = jnp.where(where, choice.log_probabilities, -jnp.inf)
-        return beam.live._replace(
-            log_probabilities=log_probabilities, lengths=jnp.full_like(beam.live.lengths, t)
-        )
-
-    def kept(new, old):
-        return jax.tree.map(lambda new, old: jnp.where(going, new, old), new, old)
-
-    live = kept(chosen(~ended), beam.live)
-    finished = _best(beam.finished, chosen(going & ended), length_penalty)
+    going = beam.running & (choice.failure == 0)
+    live, ended = _parted(search, beam, choice, going)
+    finished = beam.finished.beside(ended).best(beam.finished.slots.shape[1], length_penalty)
     hope = _can_win(live, finished, search.limit, length_penalty)
     return _Beam(
-        t=t,
+        t=beam.t + 1,
         tokens=choice.tokens,
         state=_reordered(beam.state, state, choice.parents),
-        running=going[:, 0] & hope & (t < search.limit),
+        running=going & hope & (beam.t + 1 < search.limit),
         failure=jnp.where(beam.running, choice.failure, beam.failure),
         live=live,
         finished=finished,
@@ -142,7 +130,7 @@ def _choose(search: Search, beam: _Beam, logits: Float[Array, "n v"]) -> _Choice
     """The s most probable continuations of all live hypotheses together."""
     live = beam.live.log_probabilities
     (b, s), c = live.shape, min(live.shape[1], logits.shape[1])
-    # The best of each hypothesis, then of these: half the time of the best of s · v on CPUs.
+    # The best of each hypothesis, then of these: at v = 10,000 half the time of s · v at once.
     logits_of_best, tokens = jax.lax.top_k(allowed_only(search, logits, beam.t), c)
     steps = log_probabilities(logits, logits_of_best).reshape(b, s, c)
     # A slot without a hypothesis may hold anything, NaN included.
@@ -158,6 +146,19 @@ def _choose(search: Search, beam: _Beam, logits: Float[Array, "n v"]) -> _Choice
     )
 
 
+def _parted(
+    search: Search, beam: _Beam, choice: _Choice, going: Bool[Array, " b"]
+) -> tuple[Hypotheses, Hypotheses]:
+    """The hypotheses that are live after a step, and those that ended in it."""
+    going = going[:, None]
+    longer = Hypotheses(
+        choice.log_probabilities, jnp.full_like(choice.tokens, beam.t + 1), beam.live.slots
+    )
+    ended = choice.tokens == search.end
+    live = jax.tree.map(lambda new, old: jnp.where(going, new, old), longer.only(~ended), beam.live)
+    return live, longer.only(going & ended)
+
+
 def _reordered(before: Any, after: Any, parents: Int[Array, "b s"]) -> Any:
     """The state of each slot's parent."""
     b, s = parents.shape
@@ -168,15 +169,6 @@ def _reordered(before: Any, after: Any, parents: Int[Array, "b s"]) -> Any:
         return old if new is old else new.at[rows].get(mode="promise_in_bounds")
 
     return jax.tree.map(reordered, before, after)
-
-
-def _best(
-    finished: Hypotheses, others: Hypotheses, length_penalty: Float[ArrayLike, ""] | int
-) -> Hypotheses:
-    """As many as have finished before, the best of those and the others by score."""
-    both = finished.beside(others)
-    _, places = jax.lax.top_k(both.scores(length_penalty), finished.slots.shape[1])
-    return both.take(places)
 
 
 def _can_win(

@@ -20,7 +20,11 @@ def draw(
     `top_k` leaves the k most probable ones (Fan et al. 2018, §5), then `top_p` the fewest of them
     that hold this share of what is left (the nucleus: Holtzman et al. 2020, eq. 2-3).
     """
-    logits, tokens = logits / jnp.asarray(temperature, logits.dtype), None
+    # Less the largest logit: however small the temperature, that one stays finite, and 0.
+    smallest = jnp.finfo(logits.dtype).tiny
+    temperature = jnp.maximum(jnp.asarray(temperature, logits.dtype), smallest)
+    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+    tokens = None
     if top_k is not None and top_k < logits.shape[1]:
         logits, tokens = jax.lax.top_k(logits, top_k)
     if top_p is not None:
@@ -49,8 +53,7 @@ def nucleus(logits: Float[Array, "n c"], top_p: Float[ArrayLike, ""] | int) -> B
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
     high = jnp.max(share, axis=-1, keepdims=True)
-    # Until low and high are neighbours among floats. Sorting 10,000 tokens takes CPUs 30 times as
-    # long.
+    # Until they are neighbours among floats: 25 times as fast as sorting 10,000 tokens (on CPUs).
     digits = jnp.finfo(share.dtype).nmant + 1
     low, _ = jax.lax.fori_loop(0, 2 * digits, halve, (jnp.zeros_like(high), high))
     # A rounded sum may reach 1 without the last entries, which top_p = 1 must not lose.

@@ -30,6 +30,14 @@ class Hypotheses(NamedTuple):
         """Those at these places."""
         return Hypotheses(*(jnp.take_along_axis(part, places, axis=1) for part in self))
 
+    def only(self, where: Bool[Array, "b n"]) -> "Hypotheses":
+        """Without those elsewhere."""
+        return self._replace(log_probabilities=jnp.where(where, self.log_probabilities, -jnp.inf))
+
+    def best(self, n: int, length_penalty: Float[ArrayLike, ""] | int) -> "Hypotheses":
+        """The n best by score, best first; of equal ones the first."""
+        return self.take(jax.lax.top_k(self.scores(length_penalty), n)[1])
+
     def beside(self, others: "Hypotheses") -> "Hypotheses":
         """These, then the others."""
         both = zip(self, others, strict=True)

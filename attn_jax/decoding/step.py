@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from attn_jax.checks import require, require_function
+from attn_jax.checks import require, require_function, show
 
 Step = Callable[
     [Int[Array, " n"], Any], tuple[Float[Array, "n v"], Any, Float[Array, "n k"] | None]
@@ -80,15 +80,11 @@ def prepare(
     require_function(step, "step", "a function (token, state) -> (logits, state, weights)")
     require_count(max_length, "max_length", least=1)
     require_count(min_length, "min_length", least=0)
-    require(
-        min_length <= max_length, "min_length", f"be at most max_length={max_length}", min_length
-    )
+    rule = f"be at most max_length={max_length}"
+    require(min_length <= max_length, "min_length", rule, min_length)
     require(is_integer(start) and np.ndim(start) <= 1, "start", "be one integer or [b]", start)
     state = jax.tree.map(jnp.asarray, state)
     b = _examples(state, start)
-    rule = "be None or integers, one for each example"
-    require(limit is None or (is_integer(limit) and jnp.shape(limit) == (b,)), "limit", rule, limit)
-    longest = jnp.full(b, max_length, jnp.int32)
     rows = jnp.arange(b * copies) // copies
     token = jnp.broadcast_to(jnp.asarray(start, jnp.int32), (b,))[rows]
     state = state if copies == 1 else jax.tree.map(lambda leaf: leaf[rows], state)
@@ -101,8 +97,8 @@ def prepare(
         end=int(end),
         max_length=int(max_length),
         min_length=int(min_length),
-        limit=longest if limit is None else jnp.minimum(jnp.asarray(limit, jnp.int32), longest),
-        forbidden=tuple(forbidden),
+        limit=_limits(limit, b, max_length),
+        forbidden=forbidden,
         logits=logits,
         weights=weights,
     )
@@ -132,33 +128,50 @@ def _examples(state: Any, start: Int[ArrayLike, "*b"]) -> int:
     return sizes.pop()[0]
 
 
+def _limits(limit: Int[ArrayLike, " b"] | None, b: int, max_length: int) -> Int[Array, " b"]:
+    """The most tokens of each example."""
+    longest = jnp.full(b, max_length, jnp.int32)
+    if limit is None:
+        return longest
+    proper = is_integer(limit) and np.shape(limit) == (b,)
+    require(proper, "limit", f"be None or integers, one for each of {b} examples", limit)
+    return jnp.minimum(jnp.asarray(limit, jnp.int32), longest)
+
+
 def _returned(
     step: Step, token: Int[Array, " n"], state: Any
 ) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct | None]:
     """The shapes and dtypes of a step's logits and weights."""
     returned = jax.eval_shape(step, token, state)
     three = isinstance(returned, tuple) and len(returned) == 3
-    require(three, "step", "return (logits, state, weights)", repr(returned))
+    got = f"a {type(returned).__name__} of {len(jax.tree.leaves(returned))} arrays"
+    require(three, "step", "return (logits, state, weights)", got)
     logits, after, weights = returned
     rule = "return the state with the structure, shapes and dtypes that it got"
-    before = jax.eval_shape(lambda state: state, state)
-    require(_signature(after) == _signature(before), "step", rule, f"{before}, returned {after}")
+    if changes := _changes(state, after):
+        require(False, "step", rule, changes)
     rows = len(token)
     rule = f"return real logits [n, v], n = {rows} here"
-    require(_is_table(logits, rows), "step", rule, repr(logits))
+    require(_is_table(logits, rows), "step", rule, logits)
     rule = f"return real weights [n, k] or None, n = {rows} here"
-    require(weights is None or _is_table(weights, rows), "step", rule, repr(weights))
+    require(weights is None or _is_table(weights, rows), "step", rule, weights)
     return logits, weights
+
+
+def _changes(before: Any, after: Any) -> str:
+    """The first way in which a step changed its state's form, in words; empty if in none."""
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        return f"{jax.tree.structure(after)} for {jax.tree.structure(before)}"
+    pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    for (path, old), new in pairs:
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            return f"{show(new)} for {show(old)} at state{jax.tree_util.keystr(path)}"
+    return ""
 
 
 def _is_table(array: Any, rows: int) -> bool:
     shape, dtype = getattr(array, "shape", ()), getattr(array, "dtype", int)
     return len(shape) == 2 and shape[0] == rows and jnp.issubdtype(dtype, jnp.floating)
-
-
-def _signature(tree: Any) -> tuple:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 def _require_tokens(end: int, forbidden: tuple[int, ...], vocabulary: int) -> None:

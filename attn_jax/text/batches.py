@@ -175,10 +175,9 @@ class PairBatches:
 
     def _epoch_of(self, position: int) -> int:
         epoch = int(position // self.batches_per_epoch)
+        # A bucket's batch counts where it is complete, so an epoch never begins before its average.
         while self._batches_before(epoch + 1) <= position:
             epoch += 1
-        while self._batches_before(epoch) > position:
-            epoch -= 1
         return epoch
 
     def _make_schedule(self, epoch: int) -> np.ndarray:

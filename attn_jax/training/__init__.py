@@ -2,7 +2,7 @@
 
 from attn_jax.training.batches import Batches
 from attn_jax.training.checkpoints import CheckpointError
-from attn_jax.training.fitting import Fit, fit, load
+from attn_jax.training.fitting import Fit, fit, load, load_average
 from attn_jax.training.step import NonFiniteLoss
 
-__all__ = ["Batches", "CheckpointError", "Fit", "NonFiniteLoss", "fit", "load"]
+__all__ = ["Batches", "CheckpointError", "Fit", "NonFiniteLoss", "fit", "load", "load_average"]

@@ -157,6 +157,25 @@ def load(
     return nnx.merge(graphdef, *checkpoints.restore(manifest, item, tuple(variables)))
 
 
+def load_average(model: nnx.Module, directory: Path | str, count: int) -> nnx.Module:
+    """A copy of the model with the mean of the parameters of the newest `count` checkpoints.
+
+    (Junczys-Dowmunt et al. 2016, section 4.) Other variables are the newest checkpoint's.
+    """
+    require(count >= 1, "count", "be at least 1", count)
+    directory = Path(directory).absolute()
+    kept = checkpoints.steps(directory)
+    rule = f"be at most {len(kept)}, the checkpoints that {directory} keeps"
+    require(count <= len(kept), "count", rule, count)
+    graphdef, *variables = step.split(model)
+    total, others = None, None
+    for number in kept[-count:]:
+        manifest = checkpoints.read_manifest(directory / "checkpoints" / str(number))
+        parameters, others = checkpoints.restore(manifest, "model", tuple(variables))
+        total = parameters if total is None else jax.tree.map(jax.numpy.add, total, parameters)
+    return nnx.merge(graphdef, jax.tree.map(lambda each: each / count, total), others)
+
+
 def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransformation:
     if not isinstance(optimizer, optax.GradientTransformation):
         optimizer = optax.adam(optimizer)

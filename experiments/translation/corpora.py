@@ -1,10 +1,12 @@
-"""Line-aligned files as pairs of lines, and the vocabularies of the training side."""
+"""Pairs of lines, from line-aligned files or out of the box, and their vocabularies."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
 
 from experiments.errors import UserError
 from experiments.translation.fits import Pairs
@@ -16,12 +18,19 @@ PARTS = ("train", "dev", "test")
 class CorpusOptions:
     """Pairs of lines, and how they become tokens."""
 
+    data: Literal["bible", "greek-english"] = "bible"
+    """Without files of your own: clauses of two Bibles (73 MB, downloaded once), or the New
+    Testament's Greek and English with gold word alignments (9 MB), all of which is trained on."""
+    languages: tuple[str, str] = ("segond", "web")
+    """The two Bibles: kjv, basic, web, segond (French), valera, diodati, synodal."""
+    data_dir: Path | None = None
+    """Where downloads are kept. Default: ~/.cache/attn_jax."""
     train_source: Path | None = None
     """Training text, one sentence a line."""
     train_target: Path | None = None
     """Its translation, line by line."""
     dev_source: Path | None = None
-    """Held-out text that chooses the best checkpoint. Default: lines held out of the training."""
+    """Held-out text that chooses the best checkpoint. Default: every 50th training pair."""
     dev_target: Path | None = None
     """Its translation."""
     test_source: Path | None = None
@@ -37,7 +46,8 @@ class CorpusOptions:
     lowercase: bool = False
     """Take capitals for small letters, on both sides."""
     max_length: int = 100
-    """Pairs with a longer side are left out of training."""
+    """Pairs with a longer side, in tokens, are left out of training."""
+    smoke: tyro.conf.Suppress[bool] = False
 
 
 class Lines(NamedTuple):
@@ -56,41 +66,123 @@ class Corpus:
     test: Lines
     names: tuple[str, str]  # of the two sides
     notes: tuple[str, ...]
+    gold: tuple[frozenset[tuple[int, int]], ...] | None = None  # links of the training's words
 
 
 def load(options: CorpusOptions) -> Corpus:
-    """Read the files that were named."""
-    parts = {part: _read(options, part) for part in PARTS}
-    notes = [
-        f"{part}: {len(lines.source):,} pairs of lines" for part, lines in parts.items() if lines
+    """Read the files that were named, or what comes out of the box."""
+    named = [each for part in PARTS for each in _files(options, part) if each is not None]
+    if named:
+        corpus = _of_files(options)
+    elif options.smoke:
+        corpus = _made_up()
+    elif options.data == "bible":
+        corpus = _bible(options)
+    else:
+        corpus = _greek_english(options)
+    if not corpus.dev.source:
+        corpus = _with_dev(corpus)
+    sizes = [
+        f"{name}: {len(part.source):,}" for name, part in zip(PARTS, _parts(corpus), strict=True)
     ]
-    names = tuple(
-        (getattr(options, f"train_{side}").suffix.lstrip(".") or side)
-        for side in ("source", "target")
-    )
-    return Corpus(
-        parts["train"],
-        parts["dev"] or Lines([], []),
-        parts["test"] or Lines([], []),
-        names,
-        tuple(notes),
-    )
+    return dataclasses.replace(corpus, notes=(", ".join(sizes) + " pairs of lines", *corpus.notes))
 
 
-def _read(options: CorpusOptions, part: str) -> Lines | None:
-    """Return one part, None where no file was named."""
+def _parts(corpus: Corpus) -> tuple[Lines, Lines, Lines]:
+    return corpus.train, corpus.dev, corpus.test
+
+
+def _files(options: CorpusOptions, part: str) -> tuple[Path | None, Path | None]:
+    return getattr(options, f"{part}_source"), getattr(options, f"{part}_target")
+
+
+def _of_files(options: CorpusOptions) -> Corpus:
+    parts = [_read(part, *_files(options, part)) for part in PARTS]
+    if not parts[0].source:
+        raise UserError("--train-source and --train-target are missing.")
+    suffixes = [path.suffix.lstrip(".") for path in _files(options, "train")]
+    plain = len(set(suffixes)) < 2 or "" in suffixes
+    names = ("source", "target") if plain else tuple(suffixes)
+    return Corpus(*parts, names, ())
+
+
+def _read(part: str, source: Path | None, target: Path | None) -> Lines:
+    """Return one part, empty where no file was named."""
     from attn_jax import text
 
-    source, target = (getattr(options, f"{part}_{side}") for side in ("source", "target"))
     if source is None and target is None:
-        return None
+        return Lines([], [])
     if source is None or target is None:
-        side = "source" if source is None else "target"
-        raise UserError(f"--{part}-source and --{part}-target go together. Missing: {side}.")
+        missing = f"--{part}-" + ("source" if source is None else "target")
+        raise UserError(f"--{part}-source and --{part}-target go together. Missing: {missing}.")
     try:
         return Lines(*text.read_parallel(source, target))
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def as_trained(options: CorpusOptions, before: dict[str, Any]) -> CorpusOptions:
+    """Return options to evaluate with: those of the training, its files unless others are named."""
+    names = [f"{part}_{side}" for part in PARTS for side in ("source", "target")]
+    paths = {name: Path(before[name]) for name in names if before[name] is not None}
+    now = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    rest = {name: each for name, each in before.items() if name not in names}
+    rest["languages"] = tuple(rest["languages"])
+    rest["data_dir"] = options.data_dir
+    return CorpusOptions(**rest, **paths | now)
+
+
+def _made_up() -> Corpus:
+    """A language whose words are those of the other one read backwards, in another order."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abdeilmnorst"), rng.integers(2, 7))) for _ in range(40)]
+    source = [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(240)]
+    target = [" ".join(word[::-1] for word in reversed(line.split())) for line in source]
+    cuts = [slice(0, 200), slice(200, 220), slice(220, 240)]
+    parts = [Lines(source[cut], target[cut]) for cut in cuts]
+    return Corpus(*parts, ("made up", "backwards"), ("a made-up language",))
+
+
+def _bible(options: CorpusOptions) -> Corpus:
+    from experiments import bible_verses
+
+    loaded = bible_verses.load(*options.languages, data_dir=options.data_dir)
+    parts = [
+        Lines([pair.source for pair in part], [pair.target for pair in part])
+        for part in (loaded.train, loaded.dev, loaded.test)
+    ]
+    names = tuple(bible_verses.VERSIONS[each].language for each in options.languages)
+    note = f"clauses of {' and '.join(options.languages)}; held out are whole books"
+    return Corpus(*parts, names, (note,))
+
+
+def _greek_english(options: CorpusOptions) -> Corpus:
+    """Words are parted by spaces: a link counts words. Greek loses its accents."""
+    from experiments import bible_alignments
+
+    greek, english, gold = [], [], []
+    for verse in bible_alignments.load(options.data_dir):
+        kept = [i for i in range(len(verse.english)) if i not in verse.punctuation]
+        place = {old: new for new, old in enumerate(kept)}
+        greek.append(" ".join(map(bible_alignments.folded, verse.greek)))
+        english.append(" ".join(verse.english[i].lower() for i in kept))
+        gold.append(frozenset((g, place[e]) for g, e in verse.links if e in place))
+    note = "all verses are trained on, as an aligner is; the dev pairs, every 50th, are among them"
+    lines = Lines(greek, english)
+    dev = Lines(greek[::50], english[::50])
+    return Corpus(lines, dev, Lines([], []), ("Greek", "English"), (note,), tuple(gold))
+
+
+def _with_dev(corpus: Corpus) -> Corpus:
+    """Hold every 50th pair out of the training."""
+    pairs = list(zip(*corpus.train, strict=True))
+    dev = pairs[::50]
+    train = [pair for i, pair in enumerate(pairs) if i % 50]
+    if not train:
+        raise UserError(f"the training text needs 2 pairs of lines at least. Got {len(pairs)}.")
+    note = "every 50th training pair is held out as dev pair"
+    train, dev = (Lines(*map(list, zip(*part, strict=True))) for part in (train, dev))
+    return dataclasses.replace(corpus, train=train, dev=dev, notes=(*corpus.notes, note))
 
 
 def vocabularies(corpus: Corpus, options: CorpusOptions) -> tuple[Any, Any]:

@@ -28,11 +28,13 @@ class FitOptions:
     """Steps between evaluations on the dev side."""
     buckets: int = 6
     """The most padded shapes: each is compiled once."""
+    keep: int = 5
+    """Checkpoints that stay, for --average; there is one at each evaluation."""
     seed: int = 0
     """Seed of parameters, order and dropout."""
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "evaluate_every", "buckets"):
+        for name in ("steps", "batch_size", "evaluate_every", "buckets", "keep"):
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} must be at least 1. Got {getattr(self, name)}.")
@@ -104,6 +106,8 @@ def train(
         metric="dev_loss",
         restore_best=True,
         directory=directory,
+        checkpoint_every=min(options.evaluate_every, options.steps),
+        keep=options.keep,
         log_every=min(100, options.evaluate_every, options.steps),
         on_row=on_row,
     )

@@ -1,0 +1,92 @@
+"""Pictures of a translator: alignments, BLEU against the source's length, the learning curve."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attn_jax import plots
+from experiments.runs import write_with
+from experiments.translation.corpora import Lines
+from experiments.translation.translator import Translation
+
+HEAT_MAPS, WORDS = 4, (6, 16)  # how many, and of how many source tokens
+
+
+def draw(
+    directory: Path,
+    loaded: Any,
+    test: Lines,
+    translations: Sequence[Translation],
+    lengths: Sequence[Mapping[str, Any]],
+    names: tuple[str, str],
+) -> Iterator[tuple[str, Any]]:
+    """Yield (name, figure)."""
+    vocabularies = (loaded.source, loaded.target)
+    fitting = [
+        i
+        for i, each in enumerate(translations)
+        if each.weights is not None and WORDS[0] <= each.weights.shape[1] <= WORDS[1]
+    ]
+    for number, i in enumerate(fitting[:: max(len(fitting) // HEAT_MAPS, 1)][:HEAT_MAPS]):
+        figure = heat_map(test.source[i], translations[i], vocabularies, names)
+        if figure is not None:
+            yield f"alignment_{number + 1}", figure
+    if len(lengths) > 1:
+        yield "bleu_by_length", bleu_by_length(lengths)
+    curve = learning(directory)
+    if curve is not None:
+        yield "learning_curve", curve
+
+
+def heat_map(
+    source: str, translation: Translation, vocabularies: tuple[Any, Any], names: tuple[str, str]
+) -> Any:
+    """Return the weights of a translation as a picture, its tokens down, the source's across."""
+    if translation.weights is None or 0 in translation.weights.shape:
+        return None
+    written = [vocabularies[1].token(i) for i in translation.ids]
+    written += ["⏹"] * (len(translation.weights) - len(written))
+    return plots.attention_heatmap(
+        translation.weights,
+        query_labels=written,
+        key_labels=vocabularies[0].tokens(source),
+        query_axis=names[1],
+        key_axis=names[0],
+    )
+
+
+def bleu_by_length(lengths: Sequence[Mapping[str, Any]]) -> Any:
+    """Return BLEU against the source's length, a line for each system."""
+    systems = [name for name in lengths[0] if name not in ("words", "lines")]
+    return plots.learning_curve(
+        [row["words"] for row in lengths],
+        {name: [row[name] for row in lengths] for name in systems},
+        step_axis="source length, words",
+        loss_axis="BLEU",
+    )
+
+
+def learning(directory: Path) -> Any:
+    """Return the learning curve of a run, None where it has no rows."""
+    path = directory / "training" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    if not rows:
+        return None
+    steps = [row["step"] for row in rows]
+    dev = [row.get("evaluation", {}).get("dev_loss", np.nan) for row in rows]
+    known = np.isfinite(np.array(dev, float))
+    losses = {"training": [row["loss"] for row in rows]}
+    if known.all():
+        losses["dev"] = dev
+    else:  # evaluations are rarer than rows: a line through those there are
+        losses["dev"] = np.interp(steps, np.array(steps)[known], np.array(dev, float)[known])
+    return plots.learning_curve(steps, losses, loss_axis="loss per token, nats")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a picture to a file of the user's choice; nothing where there is none."""
+    if figure is not None:
+        write_with(path, lambda temporary: plots.save(figure, temporary))

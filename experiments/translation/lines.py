@@ -1,0 +1,42 @@
+"""Lines from a stream as they arrive: a file in full batches, a person's one by one."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import IO
+
+PATIENCE = 0.02  # seconds that a line waits for others to come
+
+
+def chunks(stream: IO[str], most: int) -> Iterator[list[str]]:
+    """Yield lists of at most `most` lines, without their ends, none of them held back.
+
+    A thread reads: what is there already comes together, and a line that comes alone goes alone.
+    """
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * most)
+    threading.Thread(target=_read, args=(stream, arrived), daemon=True).start()
+    over = False
+    while not over:
+        waiting = [arrived.get()]
+        while len(waiting) < most and waiting[-1] is not None:
+            try:
+                waiting.append(arrived.get(timeout=PATIENCE))
+            except queue.Empty:
+                break
+        over = waiting[-1] is None or isinstance(waiting[-1], BaseException)
+        lines = waiting[:-1] if over else waiting
+        if lines:
+            yield lines
+        if isinstance(waiting[-1], BaseException):
+            raise waiting[-1]
+
+
+def _read(stream: IO[str], arrived: queue.Queue) -> None:
+    try:
+        for number, line in enumerate(stream):
+            line = line.removeprefix("\ufeff") if number == 0 else line
+            arrived.put(line.removesuffix("\n").removesuffix("\r"))
+    except (OSError, ValueError) as error:  # what is read so far is translated first
+        arrived.put(error)
+        return
+    arrived.put(None)
