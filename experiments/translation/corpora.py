@@ -82,14 +82,9 @@ def load(options: CorpusOptions) -> Corpus:
         corpus = _greek_english(options)
     if not corpus.dev.source:
         corpus = _with_dev(corpus)
-    sizes = [
-        f"{name}: {len(part.source):,}" for name, part in zip(PARTS, _parts(corpus), strict=True)
-    ]
+    parts = zip(PARTS, (corpus.train, corpus.dev, corpus.test), strict=True)
+    sizes = [f"{name}: {len(part.source):,}" for name, part in parts]
     return dataclasses.replace(corpus, notes=(", ".join(sizes) + " pairs of lines", *corpus.notes))
-
-
-def _parts(corpus: Corpus) -> tuple[Lines, Lines, Lines]:
-    return corpus.train, corpus.dev, corpus.test
 
 
 def _files(options: CorpusOptions, part: str) -> tuple[Path | None, Path | None]:

@@ -48,7 +48,7 @@ def heat_map(
     if translation.weights is None or 0 in translation.weights.shape:
         return None
     written = [vocabularies[1].token(i) for i in translation.ids]
-    written += ["⏹"] * (len(translation.weights) - len(written))
+    written += ["<end>"] * (len(translation.weights) - len(written))
     return plots.attention_heatmap(
         translation.weights,
         query_labels=written,

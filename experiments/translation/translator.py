@@ -48,9 +48,13 @@ class Translation:
     finished: bool
 
 
+NOTHING = Translation("", [], 0.0, None, True)
+
+
 class Translator:
     """Models of one vocabulary, and how to search with them; several vote (an ensemble).
 
+    An empty line has one translation, the empty line, for certain.
     Each shape is compiled once; rows that only fill a batch up change nothing.
     """
 
@@ -91,6 +95,9 @@ class Translator:
         )
         results = []
         for row, length in enumerate(batch["source_length"]):
+            if length == 0:
+                results.append([NOTHING])
+                continue
             of_row = []
             for n in range(tokens.shape[1]):
                 count = int(lengths[row, n])
