@@ -10,8 +10,8 @@ Links = set[tuple[int, int]]
 def words_of(pieces: Sequence[str], line: str) -> list[int]:
     """Return the place of the word, parted by white space, that each piece stands in.
 
-    A piece is looked for where the one before it ends; one that is not there as it is written (an
-    unknown character) stands in the word that begins or goes on there.
+    A piece is looked for from where the one before it ends up to the next word's beginning; one that
+    is not there as it is written (an unknown character) stands in the word that goes on there.
 
     >>> words_of(["▁don", "'", "t", "▁go", "!"], "don't go!")
     [0, 0, 0, 1, 1]
@@ -23,7 +23,8 @@ def words_of(pieces: Sequence[str], line: str) -> list[int]:
         while here < len(line) and line[here].isspace():
             here += 1
         found = line.find(surface, here)
-        near = found if 0 <= found <= here + len(surface) else here
+        after = starts[starts > here]
+        near = found if 0 <= found <= (after[0] if len(after) else len(line)) else here
         words.append(max(int(np.searchsorted(starts, near, "right")) - 1, 0))
         here = near + len(surface)
     return words
