@@ -55,6 +55,8 @@ def stream(
     traced, and outside `jax.jit` compiled, at each call: its surroundings may have changed.
 
     The values are summed before they are divided: beyond 1/k of the largest number they overflow.
+    An Entmax takes about twice as long as a softmax for α = 1.5 and 2, several times as long for
+    another α up to 2 or one that is traced, and tens of times beyond 2.
     """
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
