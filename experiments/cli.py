@@ -42,6 +42,11 @@ EXPERIMENTS = (
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
+        "sequence-tasks",
+        "SequenceTasks",
+        "Reverse, copy or sort sequences of integers with attention, and count what is right.",
+    ),
+    Experiment(
         "benchmark",
         "Benchmark",
         "How fast and how large implementations of attention are, each checked first.",

@@ -368,7 +368,7 @@ def test_ties_go_to_the_lowest_token():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_precision(dtype):
     """Sums are in float32, and do not feel a large constant that all logits share."""
-    logits = np.random.default_rng(6).normal(size=(2, 29, V)) + np.array([0, 64])[:, None, None]
+    logits = np.random.default_rng(6).normal(size=(2, 29, V)) + np.array([0, 1024])[:, None, None]
     logits = np.asarray(jnp.asarray(logits, dtype))
     for function in (greedy, beam_search):
         got = decode(function, script(logits), step=scripted, max_length=29, forbidden=(END,))

@@ -17,11 +17,12 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions reach constraints recurrence",
+            "kernels slots checks precision positions reach constraints recurrence position_encodings",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",
             "streaming attention",
+            "heads",
             "drop_in decoding training metrics plots testing regression text",
             "nn",
         ]

@@ -2,5 +2,8 @@
 
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.kernel_regression import Fixed, NadarayaWatson
+from attn_jax.nn.language_models import LanguageModel, TransformerSeq2Seq
 from attn_jax.nn.recurrent import GRU, LSTM, ConvolutionalEncoder, Encoded, RecurrentEncoder
+from attn_jax.nn.self_attention import Cache, MultiHeadAttention
 from attn_jax.nn.seq2seq import Decoder, DecoderState, Memory, Seq2Seq
+from attn_jax.nn.transformer import Block, FeedForward, Stack

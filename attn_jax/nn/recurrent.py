@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.position_encodings import sinusoids
 from attn_jax.recurrence import LSTMState, affine, gru, lstm, over_time, real_times
 
 CellName = Literal["gru", "lstm"]
@@ -258,18 +259,6 @@ class ConvolutionalEncoder(nnx.Module):
         memory = outputs * real
         mean = memory.sum(axis=1) / jnp.maximum(length, 1)[:, None]
         return Encoded(memory, length, mean)
-
-
-def sinusoids(times: int, features: int) -> Float[Array, "t d"]:
-    """Sines and cosines of each time at geometric wavelengths. (Vaswani et al. 2017, §3.5.)
-
-    >>> sinusoids(1, 4).tolist()
-    [[0.0, 0.0, 1.0, 1.0]]
-    """
-    half = -(-features // 2)
-    rate = 10_000.0 ** (-jnp.arange(half) / half)
-    angle = jnp.arange(times)[:, None] * rate[None, :]
-    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[:, :features]
 
 
 def fold(rng: PRNGKeyArray | None, number: int) -> PRNGKeyArray | None:
