@@ -37,6 +37,11 @@ EXPERIMENTS = (
         "Which implementations of attention, ours and others', obey its invariants.",
     ),
     Experiment(
+        "date-translation",
+        "DateTranslation",
+        "Read dates in many languages with attention: which characters make which digit.",
+    ),
+    Experiment(
         "machine-translation",
         "MachineTranslation",
         "Train a translator with attention on your own pairs of lines, and translate with it.",

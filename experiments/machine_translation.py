@@ -117,6 +117,7 @@ def train(options: MachineTranslation) -> None:
     for directory, each in chosen.items():
         count = models.parameters(each, *sizes)
         what = "no attention" if each.score == "none" else f"{each.score} × {each.normalizer}"
+        what = f"Transformer, {each.normalizer}" if each.model == "transformer" else what
         print(f"{what}: {count:,} parameters, {sizes[0]:,} source and {sizes[1]:,} target tokens")
         model = models.build(each, *sizes, seed=options.fit.seed)
         fit = fits.train(
@@ -179,7 +180,7 @@ def report(
         for name in ("source", "translation", "reference"):
             print(f"  {name:12}{each[name]}")
         print()
-    if corpus.gold is not None and loaded.model.decoder.attention is not None:
+    if corpus.gold is not None and loaded.options["model"]["score"] != "none":
         pairs = corpora.encoded(corpus.train, loaded.source, loaded.target)
         vocabularies = (loaded.source, loaded.target)
         metrics["alignment"] = reports.alignment_errors(loaded.model, corpus, pairs, vocabularies)

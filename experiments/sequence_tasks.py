@@ -1,8 +1,8 @@
 r"""Reverse, copy and sort sequences of integers: what attention learns, counted exactly.
 
-    python -m experiments sequence-tasks                      reverse
-    python -m experiments sequence-tasks sort --twin          with the model without attention beside
-    python -m experiments sequence-tasks reverse evaluate     the numbers, and how fast it decodes
+    python -m experiments sequence-tasks                     reverse
+    python -m experiments sequence-tasks sort --twin         and a model without attention beside
+    python -m experiments sequence-tasks reverse evaluate    the numbers, and how fast it decodes
 
 The tasks are JoeyNMT's and Sockeye's (`sequences.py`), and so are the models' sizes and the numbers
 of updates. A third of reverse's longest test sequences are longer than any in training.
@@ -11,7 +11,7 @@ of updates. A third of reverse's longest test sequences are longer than any in t
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from experiments.translation.translator import SearchOptions, Translation, Trans
 NAME = "sequence-tasks"
 TIMINGS = 5  # the fastest of so many counts
 ATTENTION, TWIN = "attention", "no attention"
-PARTS = ("dev", "test")
+PARTS, GREEDY = ("dev", "test"), "greedy"
 
 Found = Mapping[tuple[str, str], Sequence[Translation]]  # of (system, part), greedily
 
@@ -161,16 +161,10 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
         systems = {TWIN: loaded.model}
     rows, found = [], {}
     for system, model in systems.items():
-        for part in PARTS:
-            lines = getattr(data, part)
-            perplexity = perplexity_of(model, lines, loaded.source)
-            for beam in sorted({1, options.beam}):
-                decoded, speed = timed(model, lines, loaded.source, beam)
-                search = "greedy" if beam == 1 else f"beam {beam}"
-                row = {"system": system, "part": part, "search": search, "perplexity": perplexity}
-                rows.append(row | scores(lines, decoded) | speed)
-                if beam == 1:
-                    found[system, part] = decoded
+        for row, decoded in judged(model, data, loaded.source, sorted({1, options.beam})):
+            rows.append({"system": system} | row)
+            if row["search"] == GREEDY:
+                found[system, row["part"]] = decoded
     tables.print_table([readable(row) for row in rows])
     print(f"BLEU {rows[0]['bleu_signature']}")
     lengths = by_length(data, found)
@@ -184,26 +178,39 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
     print(f"pictures in {output.directory / 'figures'}/")
 
 
+def judged(
+    model: Any, data: Sequences, vocabulary: Any, beams: Sequence[int]
+) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
+    """Yield a row of metrics.json, and what was decoded, for each part and search."""
+    parts = {part: getattr(data, part) for part in PARTS}
+    perplexity = {part: perplexity_of(model, each, vocabulary) for part, each in parts.items()}
+    for beam in beams:
+        search = SearchOptions(beam=beam, longest=1.0, length_penalty=1.0)
+        translator = Translator([model], vocabulary, search)
+        for part, lines in parts.items():
+            decoded, speed = timed(translator, vocabulary.encode_batch(lines.source))
+            row = {"part": part, "search": GREEDY if beam == 1 else f"beam {beam}"}
+            row |= scores(lines, decoded)
+            row |= {"perplexity": perplexity[part], "sentences_per_second": speed}
+            yield row, decoded
+
+
 def timed(
-    model: Any, lines: Lines, vocabulary: Any, beam: int
-) -> tuple[list[Translation], dict[str, float]]:
+    translator: Translator, sources: Sequence[Sequence[int]]
+) -> tuple[list[Translation], float]:
     """Return the best target of each source, and how many a second are found once compiled."""
-    translator = Translator(
-        [model], vocabulary, SearchOptions(beam=beam, longest=1.0, length_penalty=1.0)
-    )
-    sources = vocabulary.encode_batch(lines.source)
     best = [first for first, *_ in translator(sources)]
     seconds = []
     for _ in range(TIMINGS):
         started = time.perf_counter()
         translator(sources)
         seconds.append(time.perf_counter() - started)
-    return best, {"sentences_per_second": len(sources) / min(seconds)}
+    return best, len(sources) / min(seconds)
 
 
 def perplexity_of(model: Any, lines: Lines, vocabulary: Any) -> float:
     """Return exp of the mean loss of a target's token, given those before it."""
-    losses = fits.dev_losses(encoded(lines, vocabulary), fits.FitOptions())
+    losses = fits.dev_losses(encoded(lines, vocabulary), fits.FitOptions(buckets=1))
     return losses(model)["dev_perplexity"]
 
 

@@ -22,7 +22,7 @@ def draw(
     lengths: Sequence[Mapping[str, Any]],
     task: Task,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, figure): two alignments where there are any, a sequence of usual length, a long one."""
+    """Yield (name, figure)."""
     length = np.array([len(line.split()) for line in test.source])
     chosen = {
         "alignment": np.argmin(np.abs(length - READABLE)),

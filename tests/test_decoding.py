@@ -373,6 +373,7 @@ def test_precision(dtype):
     for function in (greedy, beam_search):
         got = decode(function, script(logits), step=scripted, max_length=29, forbidden=(END,))
         wide = logits.astype(np.float64)
+        wide -= np.max(wide, axis=-1, keepdims=True)
         wide -= np.log(np.sum(np.exp(wide), axis=-1, keepdims=True))
         total = np.sum(np.max(np.delete(wide, END, axis=-1), axis=-1), axis=1)
         got = got.log_probabilities.reshape(2)

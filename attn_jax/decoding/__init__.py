@@ -4,7 +4,8 @@
 
 A state is any pytree of arrays whose leading axis is n: one row for an example, or `beam_size`
 adjacent rows in beam search, row r for example r // beam_size. What a step hands on untouched, an
-encoder's outputs say, is not moved between hypotheses; what it closes over is not even repeated.
+encoder's outputs say, is not moved between hypotheses (unless a `jax.jit` of the step's own hides
+that it is the same); what a step closes over is not even repeated.
 
     Step, Decoded, prepare                       step.py
     greedy, sample                               single.py filters.py

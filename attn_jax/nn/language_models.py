@@ -74,8 +74,8 @@ class Embedding(nnx.Module):
     def logits(self, outputs: Float[Array, "*n d"]) -> Float[Array, "*n v"]:
         """Scores of every token."""
         table = self.tokens if self.output is None else self.output
-        logits = affine(outputs, table[...].T.astype(outputs.dtype), None)
-        return logits + self.bias[...].astype(logits.dtype)
+        kernel, bias = table[...].T, self.bias[...]
+        return affine(outputs, kernel.astype(outputs.dtype), bias.astype(outputs.dtype))
 
 
 class LanguageModel(nnx.Module):
@@ -155,11 +155,11 @@ class LanguageModel(nnx.Module):
         prompt = jnp.asarray(prompt)
         caches = self.stack.caches(prompt.shape[0], prompt.shape[1] + longest)
         if prompt.shape[1] > 1:
-            _, caches = self.stack.extend_each(self.embedding(prompt[:, :-1]), caches)
+            _, caches, _ = self.stack.extend_each(self.embedding(prompt[:, :-1]), caches)
 
         def step(token, caches):
             embedded = self.embedding(token[:, None], start=caches[0].used[0])
-            outputs, caches = self.stack.extend_each(embedded, caches)
+            outputs, caches, _ = self.stack.extend_each(embedded, caches)
             return self.embedding.logits(outputs[:, 0]), caches, None
 
         return step, caches
@@ -203,18 +203,18 @@ class TransformerDecoder(nnx.Module):
 
     def step(
         self, token: Int[Array, " n"], caches: tuple[Cache, ...], encoded: Encoded
-    ) -> tuple[Float[Array, "n v"], tuple[Cache, ...]]:
-        """Logits of the next token; hypotheses of one source share its memory."""
+    ) -> tuple[Float[Array, "n v"], tuple[Cache, ...], Float[Array, "n s"]]:
+        """Logits of the next token, and the soft alignment; hypotheses of a source share it."""
         hypotheses = token.shape[0] // encoded.memory.shape[0]
         memory, lengths = (
             each if hypotheses == 1 else jnp.repeat(each, hypotheses, axis=0)
             for each in (encoded.memory, encoded.length)
         )
         embedded = self.embedding(token[:, None], start=caches[0].used[0])
-        outputs, caches = self.stack.extend_each(
+        outputs, caches, weights = self.stack.extend_each(
             embedded, caches, memory=memory, memory_lengths=lengths
         )
-        return self.embedding.logits(outputs[:, 0]), caches
+        return self.embedding.logits(outputs[:, 0]), caches, weights[:, 0]
 
 
 class TransformerSeq2Seq(nnx.Module):
@@ -304,7 +304,6 @@ class TransformerSeq2Seq(nnx.Module):
         caches = self.decoder.stack.caches(encoded.memory.shape[0], longest)
 
         def step(token, caches):
-            logits, caches = self.decoder.step(token, caches, encoded)
-            return logits, caches, None
+            return self.decoder.step(token, caches, encoded)
 
         return step, caches

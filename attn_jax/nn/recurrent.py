@@ -261,7 +261,7 @@ class ConvolutionalEncoder(nnx.Module):
         return Encoded(memory, length, mean)
 
 
-def fold(rng: PRNGKeyArray | None, number: int) -> PRNGKeyArray | None:
+def fold(rng: PRNGKeyArray | None, number: Int[ArrayLike, ""]) -> PRNGKeyArray | None:
     """Another seed for another use; none in evaluation."""
     return None if rng is None else jax.random.fold_in(rng, number)
 

@@ -83,9 +83,8 @@ class MultiHeadAttention(nnx.Module):
         require(heads % key_value_heads == 0, "key_value_heads", f"divide {heads}", key_value_heads)
         divides = head_features is not None or features % heads == 0
         require(divides, "heads", f"divide features, {features}, without head_features", heads)
-        require(
-            positions in (None, "rotary", "alibi"), "positions", "be 'rotary' or 'alibi'", positions
-        )
+        known = positions in (None, "rotary", "alibi")
+        require(known, "positions", "be 'rotary', 'alibi' or None", repr(positions))
         require_rate(dropout)
         head_features = head_features or features // heads
         value_features = value_features or head_features
@@ -172,7 +171,8 @@ class MultiHeadAttention(nnx.Module):
         One token at a time or a whole prompt; the cache has to have room for them.
         """
         query, key, value = self._projected(inputs, None, start=cache.used)
-        at = (0, cache.used, 0, 0)
+        zero = jnp.zeros_like(cache.used)
+        at = (zero, cache.used, zero, zero)
         key = jax.lax.dynamic_update_slice(cache.key, key.astype(cache.key.dtype), at)
         value = jax.lax.dynamic_update_slice(cache.value, value.astype(cache.value.dtype), at)
         output = self._attend(query, key, value, None, None, start=cache.used)

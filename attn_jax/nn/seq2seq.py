@@ -342,9 +342,14 @@ class Seq2Seq(nnx.Module):
         return loss, {"accuracy": accuracy} | counts
 
     def begin(
-        self, source: Int[ArrayLike, "b s"], length: Int[ArrayLike, " b"]
+        self,
+        source: Int[ArrayLike, "b s"],
+        length: Int[ArrayLike, " b"],
+        *,
+        longest: int | None = None,
     ) -> tuple[Callable, DecoderState]:
-        """The step function and the first state for `attn_jax.decoding`."""
+        """The step function and the first state for `attn_jax.decoding`; any length has room."""
+        del longest  # for a Transformer's cache
         encoded = self.encode(source, length)
         memory = self.decoder.look(encoded)
 

@@ -116,21 +116,26 @@ class Block(nnx.Module):
     ) -> Float[Array, "b t d"]:
         """All positions at once; `memory` is (rows, lengths)."""
         seen = self.attention(self.attention_norm(inputs), lengths=lengths, rng=fold(rng, 0))
-        return self._rest(inputs + self._drop(seen, rng, 1), memory, rng)
+        return self._rest(inputs + self._drop(seen, rng, 1), memory, rng)[0]
 
     def extend(
         self, inputs: Float[Array, "b t d"], cache: Cache, memory: tuple[Array, Array] | None
-    ) -> tuple[Float[Array, "b t d"], Cache]:
-        """The next positions, and the cache that remembers them."""
+    ) -> tuple[Float[Array, "b t d"], Cache, Float[Array, "b t d"] | None]:
+        """The next positions, the cache that remembers them, and what asked the memory."""
         seen, cache = self.attention.extend(self.attention_norm(inputs), cache)
-        return self._rest(inputs + seen, memory, None), cache
+        outputs, asks = self._rest(inputs + seen, memory, None)
+        return outputs, cache, asks
 
-    def _rest(self, inputs: Array, memory: tuple | None, rng: PRNGKeyArray | None) -> Array:
+    def _rest(
+        self, inputs: Array, memory: tuple | None, rng: PRNGKeyArray | None
+    ) -> tuple[Array, Array | None]:
+        asks = None
         if self.cross is not None:
             rows, lengths = memory
-            seen = self.cross(self.cross_norm(inputs), rows, lengths=lengths, rng=fold(rng, 2))
+            asks = self.cross_norm(inputs)
+            seen = self.cross(asks, rows, lengths=lengths, rng=fold(rng, 2))
             inputs = inputs + self._drop(seen, rng, 3)
-        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4)
+        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), asks
 
     def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
         return drop_units(units, self.dropout, fold(rng, number))
@@ -154,7 +159,8 @@ class Stack(nnx.Module):
       remat: recompute each block in the backward pass instead of keeping what is in it.
       rngs: a seed for the parameters.
 
-    >>> stack = Stack(8, 2, 3, mask=masks.Causal(), rngs=nnx.Rngs(0))
+    >>> from attn_jax import Causal
+    >>> stack = Stack(8, 2, 3, mask=Causal(), rngs=nnx.Rngs(0))
     >>> stack(jnp.ones((1, 5, 8))).shape
     (1, 5, 8)
     """
@@ -262,16 +268,22 @@ class Stack(nnx.Module):
         *,
         memory: Float[Array, "b s c"] | None = None,
         memory_lengths: Int[Array, " b"] | None = None,
-    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...]]:
-        """`extend` by the caches of `caches`: no copy of all layers at every step."""
+    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t s"] | None]:
+        """`extend` by the caches of `caches`: no copy of all layers at every step.
+
+        And the last layer's weights over the memory, the mean of its heads.
+        """
         seen = None if memory is None else (memory, memory_lengths)
         graphdef, state = nnx.split(self.blocks)
         outputs, moved = inputs, []
         for number, cache in enumerate(caches):
             block = nnx.merge(graphdef, jax.tree.map(lambda each, i=number: each[i], state))
-            outputs, new = block.extend(outputs, cache._replace(used=cache.used[0]), seen)
+            outputs, new, asks = block.extend(outputs, cache._replace(used=cache.used[0]), seen)
             moved.append(new._replace(used=jnp.full_like(cache.used, new.used)))
-        return self.norm(outputs), tuple(moved)
+        weights = None
+        if memory is not None:
+            weights = block.cross.weights(asks, memory, lengths=memory_lengths).mean(axis=1)
+        return self.norm(outputs), tuple(moved), weights
 
     def extend(
         self,
@@ -286,7 +298,7 @@ class Stack(nnx.Module):
         graphdef, state = nnx.split(self.blocks)
 
         def layer(outputs, now):
-            return nnx.merge(graphdef, now[0]).extend(outputs, now[1], seen)
+            return nnx.merge(graphdef, now[0]).extend(outputs, now[1], seen)[:2]
 
         outputs, cache = jax.lax.scan(layer, inputs, (state, cache))
         return self.norm(outputs), cache

@@ -52,15 +52,16 @@ class Pairs(NamedTuple):
 def train(
     model: Any,
     training: Pairs,
-    dev: Pairs,
+    dev: Pairs | None,
     options: FitOptions,
     directory: Path,
     *,
     max_length: int | None = None,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
+    log_every: int = 100,
     on_row: Callable[[dict[str, Any]], None] | None = None,
 ) -> Any:
-    """Train; return the `training.Fit` whose model has the lowest dev loss.
+    """Train; return the `training.Fit` whose model has the lowest dev loss, the last without dev.
 
     `evaluate` adds numbers to each evaluation. An interrupted training goes on where it was.
     """
@@ -85,7 +86,7 @@ def train(
         max(options.steps, warmup + 1),
         options.learning_rate / 100,
     )
-    dev_loss = dev_losses(dev, options)
+    dev_loss = None if dev is None else dev_losses(dev, options)
 
     def loss(model, batch, rng):
         return model.loss(batch, start=text.START, label_smoothing=options.label_smoothing, rng=rng)
@@ -101,14 +102,14 @@ def train(
         optimizer=optax.adam(rate, b2=0.98),
         clip_norm=options.clip_norm,
         seed=options.seed,
-        evaluate=judged,
+        evaluate=None if dev is None else judged,
         evaluate_every=min(options.evaluate_every, options.steps),
-        metric="dev_loss",
-        restore_best=True,
+        metric="loss" if dev is None else "dev_loss",
+        restore_best=dev is not None,
         directory=directory,
         checkpoint_every=min(options.evaluate_every, options.steps),
         keep=options.keep,
-        log_every=min(100, options.evaluate_every, options.steps),
+        log_every=min(log_every, options.evaluate_every, options.steps),
         on_row=on_row,
     )
 

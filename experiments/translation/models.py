@@ -14,6 +14,9 @@ NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
 class ModelOptions:
     """The encoder-decoder."""
 
+    model: Literal["recurrent", "transformer"] = "recurrent"
+    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; of the
+    options here it takes normalizer, features, layers, dropout, heads, positions and norm."""
     score: ScoreName = "additive"
     """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
     is the model without attention, which sees one summary of the source at every step."""
@@ -31,17 +34,29 @@ class ModelOptions:
     """Units of each recurrent layer and direction."""
     layers: int = 1
     """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
+    heads: int = 4
+    """Heads of a Transformer's attention."""
+    positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
+    """How a Transformer knows where a token stands."""
+    norm: Literal["layer", "rms"] = "layer"
+    """How a Transformer normalizes its layers' inputs."""
     tied: bool = False
     """Whether the output layer is the target's embeddings."""
     dropout: float = 0.2
     """Rate on embeddings, between layers and before the output layer."""
 
     def __post_init__(self):
-        for name in ("embedding", "features", "layers"):
+        for name in ("embedding", "features", "layers", "heads"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
+        if self.model == "transformer":
+            if self.score == "none":
+                raise UserError("--score none needs --model recurrent: a Transformer is attention.")
+            if self.features % self.heads:
+                sizes = f"{self.features}. Got {self.heads}"
+                raise UserError(f"--heads must divide --features, {sizes}.")
 
 
 def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> Any:
@@ -51,6 +66,19 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
     from attn_jax import nn
 
     rngs = nnx.Rngs(seed)
+    if options.model == "transformer":
+        return nn.TransformerSeq2Seq(
+            sources,
+            targets,
+            options.features,
+            options.heads,
+            options.layers,
+            normalizer=normalizer(options.normalizer),
+            positions=options.positions,
+            norm=options.norm,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
     if options.encoder == "recurrent":
         encoder = nn.RecurrentEncoder(
             options.embedding,
@@ -118,17 +146,27 @@ def parameters(options: ModelOptions, sources: int, targets: int) -> int:
 def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
     """Return the model without attention whose number of parameters comes nearest."""
     goal = parameters(options, sources, targets)
+    return of_size(
+        dataclasses.replace(options, model="recurrent", score="none"), goal, sources, targets
+    )
+
+
+def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:
+    """Return the options with the features whose number of parameters comes nearest to a goal."""
 
     def of(features: int) -> ModelOptions:
-        return dataclasses.replace(options, score="none", features=features)
+        return dataclasses.replace(options, features=features)
+
+    def count(features: int) -> int:
+        return parameters(of(features), sources, targets)
 
     low, high = 1, 2
-    while parameters(of(high), sources, targets) < goal:
+    while count(high) < goal:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if parameters(of(middle), sources, targets) < goal:
+        if count(middle) < goal:
             low = middle
         else:
             high = middle
-    return min(of(low), of(high), key=lambda each: abs(parameters(each, sources, targets) - goal))
+    return of(min(low, high, key=lambda features: abs(count(features) - goal)))

@@ -1,5 +1,6 @@
 """Lines to translations, in order: greedy or beam search, one model or several, alignments."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +56,8 @@ class Translator:
     """Models of one vocabulary, and how to search with them; several vote (an ensemble).
 
     An empty line has one translation, the empty line, for certain.
-    Each shape is compiled once; rows that only fill a batch up change nothing.
+    Each shape is compiled once; rows that only fill a batch up change nothing. Sources are padded
+    to one of `lengths`.
     """
 
     def __init__(
@@ -65,12 +67,13 @@ class Translator:
         options: SearchOptions = SearchOptions(),
         *,
         batch_size: int = 128,
+        lengths: Sequence[int] = LENGTHS,
         forbidden: tuple[int, ...] | None = None,
     ):
         from attn_jax import text
 
         self.models, self.target, self.options = models, target, options
-        self.batch_size = batch_size
+        self.batch_size, self.lengths = batch_size, lengths
         self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
@@ -78,9 +81,17 @@ class Translator:
         from attn_jax import text
 
         batches = text.padded_batches(
-            sources, batch_size=min(self.batch_size, _power(len(sources))), lengths=LENGTHS
+            sources, batch_size=min(self.batch_size, _power(len(sources))), lengths=self.lengths
         )
         return text.in_order(batches, map(self._decode, batches))
+
+    def of(self, models: Sequence[Any]) -> "Translator":
+        """Return a translator with other parameters of the same models: nothing compiles again."""
+        other = copy.copy(self)
+        other._search = self._search
+        other.models = models
+        other.__dict__.pop("_states", None)
+        return other
 
     def stream(self, lines: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[Translation]]:
         """Yield the translations of chunks of encoded lines, in order."""
@@ -133,12 +144,13 @@ class Translator:
 
         def search(states, source, length):
             models = [nnx.merge(g, s) for g, s in zip(graphdefs, states, strict=True)]
-            step, state = together([model.begin(source, length) for model in models])
+            longest = int(options.longest * source.shape[1]) + 10
+            step, state = together([each.begin(source, length, longest=longest) for each in models])
             limit = (options.longest * length).astype(jnp.int32) + 10
             how = {
                 "start": text.START,
                 "end": text.END,
-                "max_length": int(options.longest * source.shape[1]) + 10,
+                "max_length": longest,
                 "limit": limit,
                 "forbidden": self.forbidden,
             }

@@ -10,8 +10,8 @@ Links = set[tuple[int, int]]
 def words_of(pieces: Sequence[str], line: str) -> list[int]:
     """Return the place of the word, parted by white space, that each piece stands in.
 
-    A piece is looked for from where the one before it ends up to the next word's beginning; one that
-    is not there as it is written (an unknown character) stands in the word that goes on there.
+    A piece is looked for from where the one before it ends up to the next word's beginning; one
+    that is not there as it is written (an unknown one) stands in the word that goes on there.
 
     >>> words_of(["▁don", "'", "t", "▁go", "!"], "don't go!")
     [0, 0, 0, 1, 1]

@@ -1,0 +1,269 @@
+r"""Dates in many languages to ISO 8601, character by character, with attention.
+
+python -m experiments date-translation                       28 languages of 13 scripts
+python -m experiments date-translation translate --language de "17. Mai 2024"
+python -m experiments date-translation evaluate --dates "de: Freitag, 17. Mai 2024"
+python -m experiments date-translation translate --language ja < dates.txt
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import tyro
+
+from experiments import date_translation_comparison as comparison
+from experiments import date_translation_results as results
+from experiments import dates, tables
+from experiments.date_translation_results import ExactMatch
+from experiments.dates import FORMATS, DateOptions, Written
+from experiments.errors import UserError, listed, unknown
+from experiments.runs import Output, Run, checked_name, start
+from experiments.translation import fits, lines, models, saved
+from experiments.translation.fits import FitOptions, Pairs
+from experiments.translation.models import ModelOptions
+from experiments.translation.translator import SearchOptions, Translation, Translator
+
+NAME = "date-translation"
+LOG_EVERY = 20  # steps between rows of a learning curve
+CHUNK = 64  # lines translated together
+
+
+@dataclass(frozen=True)
+class DateTranslation:
+    """Train an encoder-decoder with attention on dates, compare scores, evaluate, translate."""
+
+    action: tyro.conf.Positional[Literal["train", "evaluate", "translate"]] = "train"
+    """What to do; train evaluates, too."""
+    text: tyro.conf.Positional[tuple[str, ...]] = ()
+    """translate: dates. Without any, each line of the standard input is one."""
+    language: str | None = None
+    """translate: the language that they are written in."""
+    dates: tuple[str, ...] = ()
+    """Dates whose alignment is drawn, each with its language: "de: 17. Mai 2024". Default: three
+    unseen ones."""
+    data: DateOptions = field(default_factory=DateOptions)
+    model: ModelOptions = field(
+        default_factory=lambda: ModelOptions(embedding=32, features=48, dropout=0.0)
+    )
+    fit: FitOptions = field(
+        default_factory=lambda: FitOptions(
+            steps=500, learning_rate=0.015, warmup=50, evaluate_every=100, buckets=2, keep=1
+        )
+    )
+    compare_steps: int = 150
+    """Steps of training of each score and normalizer in the comparison; 0: no comparison."""
+    search: SearchOptions = field(default_factory=lambda: SearchOptions(longest=0.5))
+    output: Output = field(default_factory=Output)
+    resume: bool = False
+    """Go on with an interrupted run of this name and these options."""
+    smoke: bool = False
+    """A tiny run that takes seconds: few dates in few languages, a small model, few steps."""
+
+    def __post_init__(self):
+        if self.compare_steps < 0:
+            raise UserError(f"--compare-steps must not be negative. Got {self.compare_steps}.")
+        if self.text and self.action != "translate":
+            raise UserError(
+                f"dates are for translate, not for {self.action}. Got {self.text[0]!r}."
+            )
+
+
+def run(options: DateTranslation) -> None:
+    """Train, evaluate or translate."""
+    if options.smoke:  # nearly all of its time is compiling
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        options = tiny(options)
+    {"train": train, "evaluate": evaluate, "translate": translate}[options.action](options)
+
+
+def tiny(options: DateTranslation) -> DateTranslation:
+    """Return the options of a run that takes seconds."""
+    fit = {"steps": min(options.fit.steps, 4), "evaluate_every": 2, "batch_size": 16, "buckets": 1}
+    return dataclasses.replace(
+        options,
+        data=DateOptions(options.data.languages[:3], examples=10, test_examples=2),
+        model=dataclasses.replace(options.model, embedding=5, features=7),
+        fit=dataclasses.replace(options.fit, **fit),
+        compare_steps=min(options.compare_steps, 2),
+    )
+
+
+# Training
+
+
+class Task(NamedTuple):
+    """The dates as ids."""
+
+    source: Any  # Vocabulary
+    target: Any
+    training: Pairs
+    dev: Pairs
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes of both vocabularies."""
+        return len(self.source), len(self.target)
+
+
+def train(options: DateTranslation) -> None:
+    """Train and evaluate the model, then those that it is compared with."""
+    languages = dates.chosen(options.data.languages)
+    given(options.dates, languages)  # refused before the long computation
+    output = start(NAME, options, options.output, resume=options.resume)
+    training, dev = (dates.written(part, options.data) for part in ("training", "dev"))
+    print(f"{len(training):,} dates in {len(languages)} languages and {len(FORMATS)} formats")
+    source, target = dates.vocabularies(training, languages)
+    saved.write_vocabularies(output.directory, source, target)
+    task = Task(source, target, *(dates.pairs(each, source, target) for each in (training, dev)))
+    exact = ExactMatch(task.dev, target, options.search)
+    directory = output.directory / "training"
+    fitted(options.model, options.fit, task, directory, {"dev_exact": exact})
+    report(options, saved.load(output.directory), output)
+    if options.compare_steps:
+        compare(options, task, output)
+    print(f"\nresults in  {output.directory}/")
+    print(f"pictures in {output.directory / 'figures'}/")
+
+
+def fitted(
+    model: ModelOptions,
+    options: FitOptions,
+    task: Task,
+    directory: Path,
+    watched: Mapping[str, Callable[[Any], float]] | None = None,
+) -> Any:
+    """Train a model; with numbers to watch on the dev dates the best one is kept, else the last."""
+    count = models.parameters(model, *task.sizes)
+    print(f"{comparison.name_of(model)}: {count:,} parameters, {options.steps} steps")
+    fit = fits.train(
+        models.build(model, *task.sizes, seed=options.seed),
+        task.training,
+        None if watched is None else task.dev,
+        options,
+        directory,
+        evaluate=watched and (lambda model: {name: f(model) for name, f in watched.items()}),
+        log_every=LOG_EVERY,
+    )
+    if fit.stopped == "interrupted":
+        print("interrupted: the same command with --resume goes on here")
+        raise KeyboardInterrupt
+    return fit
+
+
+def compare(options: DateTranslation, task: Task, output: Run) -> None:
+    """Train each score and normalizer for fewer steps, as large as the model; print the table."""
+    from experiments import date_translation_figures as figures
+
+    fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
+    directory = output.directory / "training" / "comparison"
+    compared = comparison.compare(
+        options.model,
+        task.sizes,
+        lambda model, name: fitted(model, fewer, task, directory / name),
+        lambda model: ExactMatch(task.dev, task.target, options.search)(model),
+    )
+    rows = [each.numbers for each in compared]
+    update(output, {"comparison": rows})
+    print(f"\n{len(task.dev.sources):,} unseen dates after {fewer.steps} steps each")
+    tables.print_table([comparison.readable(row) for row in rows])
+    for name, figure in figures.of_comparison(compared):
+        output.write_figure(name, figure)
+
+
+# Evaluation
+
+
+def evaluate(options: DateTranslation) -> None:
+    """Evaluate a trained model on the dates that its training left out."""
+    directory = run_directory(options)
+    report(options, saved.load(directory), Run(directory))
+
+
+def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
+    """Print, write and draw how many unseen dates are right."""
+    from experiments import date_translation_figures as figures
+
+    asked = given(options.dates, languages_of(loaded))
+    test = dates.written("test", DateOptions(**loaded.options["data"]))
+    translator = results.translator(loaded.model, loaded.target, options.search)
+    found = translated(translator, loaded.source, test)
+    scores = results.exact_match([each.text for each in found], test)
+    results.show(scores)
+    update(output, scores)
+    output.write_predictions(results.predictions(found, test))
+    asked = asked or figures.worth_drawing(test)
+    drawn = list(zip(asked, translated(translator, loaded.source, asked), strict=True))
+    for name, figure in figures.draw(output.directory, drawn, scores):
+        output.write_figure(name, figure)
+
+
+def translated(
+    translator: Translator, vocabulary: Any, written: Sequence[Written]
+) -> list[Translation]:
+    """Return the best translation of each date."""
+    sources = dates.sources([(each.text, each.language) for each in written], vocabulary)
+    return [best for best, *_ in translator(sources)]
+
+
+def update(output: Run, numbers: Mapping[str, Any]) -> None:
+    """Write numbers into metrics.json beside those that it has."""
+    path = output.directory / "metrics.json"
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    output.write_metrics({**before, **numbers})
+
+
+def run_directory(options: DateTranslation) -> Path:
+    """Return the directory of the run that is named."""
+    return options.output.output_dir / NAME / checked_name(options.output.name)
+
+
+def languages_of(loaded: saved.Saved) -> tuple[str, ...]:
+    """Return the languages that a model was trained on."""
+    return tuple(name.strip("<>") for name in loaded.source.extra)
+
+
+def given(texts: Sequence[str], languages: Sequence[str]) -> list[Written]:
+    """Return dates like "de: 17. Mai 2024", whose meaning nobody has told."""
+    written = []
+    for each in texts:
+        language, colon, text = each.partition(":")
+        if not colon or not text.strip():
+            raise UserError(
+                f'--dates needs a language and a date, "de: 17. Mai 2024". Got {each!r}.'
+            )
+        if language not in languages:
+            raise unknown("language", language, languages)
+        written.append(Written(text.strip(), language, "", ""))
+    return written
+
+
+# Translation
+
+
+def translate(options: DateTranslation) -> None:
+    """Print the ISO date of each date that is given, or of each line of the standard input."""
+    loaded = saved.load(run_directory(options))
+    languages, language = languages_of(loaded), options.language
+    if language is None:
+        raise UserError(f"translate needs --language. Known: {listed(languages)}.")
+    if language not in languages:
+        raise unknown("language", language, languages)
+    translator = results.translator(loaded.model, loaded.target, options.search)
+    number = 0
+    for chunk in [options.text] if options.text else lines.chunks(sys.stdin, CHUNK):
+        try:
+            sources = dates.sources([(line, language) for line in chunk], loaded.source)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        for line, best in zip(chunk, translator(sources), strict=True):
+            number += 1
+            unseen = dates.unseen(line, loaded.source)
+            if unseen:
+                print(f"line {number}: never seen in training: {unseen}", file=sys.stderr)
+            print("\t".join(each.text for each in best), flush=True)

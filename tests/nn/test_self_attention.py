@@ -1,0 +1,250 @@
+"""Multi-head attention against Flax's module, loops over heads, and its own cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, masks
+from attn_jax.nn import MultiHeadAttention
+from attn_jax.position_encodings import alibi_slopes, rotated, sinusoids
+from tests.nn.test_recurrent import randomized
+from tests.tolerance import assert_close, assert_exactly_zero
+
+B, T, S, D, N = 2, 5, 7, 12, 4
+RNG = np.random.default_rng(0)
+X, MEMORY = RNG.normal(size=(B, T, D)), RNG.normal(size=(B, S, 6))
+LENGTHS = np.array([7, 3])
+
+
+def layer(**options):
+    return randomized(MultiHeadAttention(D, N, rngs=nnx.Rngs(0), **options))
+
+
+# Flax's module
+
+FLAX = 2e-6  # its softmax computes in float32, also of float64
+
+
+def flax_twin(ours, **options):
+    """`flax.nnx.MultiHeadAttention` with the same weights."""
+    theirs = nnx.MultiHeadAttention(
+        num_heads=N, in_features=D, decode=False, param_dtype=float, rngs=nnx.Rngs(1), **options
+    )
+    for name in ("query", "key", "value", "out"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        other.kernel[...] = mine.kernel[...].reshape(other.kernel.shape)
+        if mine.bias is not None:
+            other.bias[...] = mine.bias[...].reshape(other.bias.shape)
+    if ours.query_norm is not None:
+        theirs.query_ln.scale[...] = ours.query_norm.scale[...]
+        theirs.key_ln.scale[...] = ours.key_norm.scale[...]
+    return theirs
+
+
+PARITY = {
+    "default": ({}, {}),
+    "widths": ({"head_features": 5, "out_features": 3}, {"qkv_features": 20, "out_features": 3}),
+    "no bias": ({"bias": False}, {"use_bias": False}),
+    "normalized": ({"normalize_query_key": True}, {"normalize_qk": True}),
+    "memory": ({"memory_features": 6}, {"in_kv_features": 6}),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PARITY.values(), ids=PARITY)
+@pytest.mark.parametrize("masked", [False, True])
+def test_defaults_are_flax(ours, theirs, masked):
+    mine = layer(**ours)
+    other = flax_twin(mine, **theirs)
+    memory = MEMORY if "memory_features" in ours else None
+    keys = S if memory is not None else T
+    mask = RNG.random((B, 1, T, keys)) < 0.7
+    mask[..., 0] = True  # Flax gives an empty row the mean of all values
+    mask = jnp.asarray(mask) if masked else None
+    arguments = [jnp.asarray(X)] + ([] if memory is None else [jnp.asarray(memory)])
+    expected = other(*arguments, mask=mask)
+    assert_close(mine(*arguments, mask=mask), expected, tolerance=FLAX)
+
+
+def test_gradients_are_flax():
+    mine = layer()
+    other = flax_twin(mine)
+
+    def gradient(module):
+        graphdef, state = nnx.split(module, nnx.Param)
+        loss = lambda state, x: (nnx.merge(graphdef, state)(x) ** 2).sum()  # noqa: E731
+        return jax.grad(loss, (0, 1))(state, jnp.asarray(X))
+
+    (ours, by_input), (theirs, expected) = gradient(mine), gradient(other)
+    assert_close(by_input, expected, tolerance=100 * FLAX)
+    for name in ("query", "value", "out"):
+        got = ours[name]["kernel"][...]
+        assert_close(got, theirs[name]["kernel"][...].reshape(got.shape), tolerance=100 * FLAX)
+
+
+# Loops
+
+
+def heads_by_loop(module, slots, x, memory, lengths):
+    """Weights [b, n, q, k] by one head at a time, in NumPy."""
+
+    def project(linear, x):
+        return x @ np.asarray(linear.kernel[...]) + np.asarray(linear.bias[...])
+
+    k = module.key_value_heads
+    query = project(module.query, x).reshape(*x.shape[:2], N, -1)
+    key = project(module.key, memory).reshape(*memory.shape[:2], k, -1)
+    weights = np.zeros((B, N, x.shape[1], memory.shape[1]))
+    for b in range(B):
+        for n in range(N):
+            group = n // (N // k)
+            scores = slots["score"](query[b, :, n], key[b, : lengths[b], group])
+            scores = slots["mod"](n, jnp.asarray(scores))
+            weights[b, n, :, : lengths[b]] = slots["normalizer"](jnp.asarray(scores))
+    return weights
+
+
+def test_any_slots_grouped_heads_and_lengths():
+    cap, entmax = SoftCap(2.0), Entmax(1.4)
+    module = layer(
+        memory_features=6,
+        key_value_heads=2,
+        value_features=5,
+        score=Cosine(3.0),
+        score_mod=cap,
+        normalizer=entmax,
+    )
+
+    def capped(n, scores):
+        return cap(scores, jnp.zeros((T, 1), int), jnp.zeros((1, scores.shape[1]), int))
+
+    slots = {"score": Cosine(3.0), "normalizer": entmax, "mod": capped}
+    expected = heads_by_loop(module, slots, X, MEMORY, LENGTHS)
+    assert_close(module.weights(X, MEMORY, lengths=LENGTHS), expected)
+    value = MEMORY @ np.asarray(module.value.kernel[...]) + np.asarray(module.value.bias[...])
+    value = np.repeat(value.reshape(B, S, 2, 5), 2, axis=2)
+    joined = np.einsum("bnqk,bkne->bqne", expected, value).reshape(B, T, -1)
+    output = joined @ np.asarray(module.out.kernel[...]) + np.asarray(module.out.bias[...])
+    assert_close(module(X, MEMORY, lengths=LENGTHS), output)
+    entropy = -np.where(expected > 0, expected * np.log(np.maximum(expected, 1e-300)), 0).sum(-1)
+    assert_close(module.entropy(X, MEMORY, lengths=LENGTHS), entropy)
+
+
+def test_alibi_is_each_heads_own_slope():
+    module = layer(positions="alibi")
+    distance = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
+    slopes = np.asarray(alibi_slopes(N))
+    slots = {
+        "score": lambda q, k: q @ k.T / np.sqrt(q.shape[1]),
+        "mod": lambda n, scores: scores - slopes[n] * distance,
+        "normalizer": Softmax(),
+    }
+    expected = heads_by_loop(module, slots, X, X, [T] * B)
+    assert_close(module.weights(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [(1, [2**-8]), (4, [2**-2, 2**-4, 2**-6, 2**-8]), (3, [2**-4, 2**-8, 2**-2])],
+)
+def test_alibi_slopes_are_the_papers(heads, expected):
+    assert_close(alibi_slopes(heads), np.array(expected, float))
+
+
+def test_rotation_sees_differences_of_positions_alone():
+    query, key = RNG.normal(size=(1, 1, 6)), RNG.normal(size=(1, 1, 6))
+    at = lambda x, i: np.asarray(rotated(jnp.asarray(x), jnp.array([i])))[0, 0]  # noqa: E731
+    here, there = at(query, 3) @ at(key, 1), at(query, 103) @ at(key, 101)
+    assert_close(here, there)
+    assert abs(here - at(query, 4) @ at(key, 1)) > 1e-3
+    assert_close(np.linalg.norm(at(query, 17)), np.linalg.norm(query))
+    complex_query = query[0, 0, :3] + 1j * query[0, 0, 3:]
+    turned = complex_query * np.exp(5j * 10_000.0 ** (-np.arange(3) / 3))
+    assert_close(at(query, 5), np.concatenate([turned.real, turned.imag]))
+
+
+def test_sinusoids_are_the_papers():
+    angle = np.arange(T)[:, None] / 10_000.0 ** (np.arange(3) / 3)
+    assert_close(sinusoids(T, 6), np.concatenate([np.sin(angle), np.cos(angle)], axis=1))
+    assert_close(sinusoids(jnp.array([3, 4]), 6), sinusoids(T, 6)[3:])
+
+
+# The cache
+
+SCHEMES = {
+    "plain": {},
+    "rotary": {"positions": "rotary", "head_features": 4},
+    "alibi": {"positions": "alibi"},
+    "window": {"mask": masks.Window(2, 0), "key_value_heads": 2},
+    "sink": {"normalizer": Softmax(0.5), "score_mod": SoftCap(3.0)},
+    "sigmoid": {"normalizer": Sigmoid(), "normalize_query_key": True, "value_features": 2},
+}
+
+
+@pytest.mark.parametrize("options", SCHEMES.values(), ids=SCHEMES)
+def test_cached_is_the_full_causal_forward(options):
+    """A prompt, then one token, then two; the cache has room to spare."""
+    own = options.get("mask")
+    module = layer(**options | {"mask": masks.Causal() if own is None else masks.Causal() & own})
+    expected = module(X)
+    cache, got = module.cache(B, T + 3), []
+    for part in (X[:, :2], X[:, 2:3], X[:, 3:]):
+        output, cache = module.extend(part, cache)
+        got.append(output)
+    assert_close(jnp.concatenate(got, axis=1), expected)
+    assert int(cache.used) == T
+
+
+@pytest.mark.parametrize("options", SCHEMES.values(), ids=SCHEMES)
+def test_no_leak_from_the_future(options):
+    own = options.get("mask")
+    module = layer(**options | {"mask": masks.Causal() if own is None else masks.Causal() & own})
+    jacobian = jax.jacrev(lambda x: module(x[None])[0].sum(-1))(jnp.asarray(X[0]))
+    seen = np.abs(jacobian).max(-1)
+    assert_exactly_zero(jnp.triu(jnp.asarray(seen), 1))
+    window = np.tril(np.ones((T, T), bool))
+    window &= True if own is None else np.asarray(own.dense(T, T))
+    assert ((seen > 0) == window).all()
+
+
+# Training
+
+
+def test_dropout_drops_weights_of_each_head_and_example():
+    module = layer(dropout=0.5)
+    losses = [module(X, rng=rng).sum() for rng in (None, jax.random.key(0), jax.random.key(0))]
+    assert losses[0] != losses[1]
+    assert losses[1] == losses[2]
+    same = np.broadcast_to(X[:1], X.shape)
+    output = module(same, rng=jax.random.key(0))
+    assert np.abs(output[0] - output[1]).max() > 1e-3
+
+
+def test_streaming_is_dense():
+    dense, streams = layer(implementation="dense"), layer(implementation="streaming")
+    options = {"lengths": np.array([4, 0])}
+    assert_close(streams(X, **options), dense(X, **options))
+
+
+def test_half_precision_computes_in_half_and_keeps_its_parameters():
+    module = layer(dtype=jnp.bfloat16)
+    assert module.query.kernel[...].dtype == jnp.float64
+    output = module(X)
+    assert output.dtype == jnp.bfloat16
+    assert_close(output, layer()(X).astype(jnp.bfloat16), tolerance=0.1)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key_value_heads": 3}, "key_value_heads must divide 4. Got 3"),
+        ({"positions": "learned"}, "positions must be 'rotary', 'alibi' or None. Got 'learned'"),
+        ({"positions": "rotary"}, "head_features must be even for rotary positions. Got 3"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(D, N, rngs=nnx.Rngs(0), **options)

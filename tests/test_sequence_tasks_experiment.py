@@ -1,0 +1,177 @@
+"""The sequence-tasks experiment from the command line: generated sequences, train, evaluate."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from experiments import cli, sequence_tasks, sequences
+from experiments.sequences import TASKS, Part
+from experiments.translation import models
+
+# What JoeyNMT's and Sockeye's own scripts generate: (count, longest, of them empty).
+DEFINED = {
+    "reverse": (50, (50_000, 25, 0), (1_000, 30, 0), (1_000, 30, 0)),
+    "copy": (10, (10_000, 10, 0), (100, 10, 0), (110, 11, 10)),
+    "sort": (10, (10_000, 10, 0), (100, 10, 0), (110, 11, 10)),
+}
+
+
+def main(directory, *options):
+    return cli.main(["sequence-tasks", *map(str, options), "--output-dir", str(directory)])
+
+
+def integers(lines):
+    return [[int(each) for each in line.split()] for line in lines]
+
+
+def changed(name, sequence):
+    if name == "reverse":
+        return [sequence[-1 - i] for i in range(len(sequence))]
+    if name == "sort":
+        return [symbol for symbol in range(10) for _ in range(sequence.count(symbol))]
+    return sequence
+
+
+# Sequences
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_parts_are_as_defined(name):
+    symbols, *parts = DEFINED[name]
+    generated = sequences.generate(TASKS[name], seed=42)
+    seen = set()
+    for lines, (count, longest, empty) in zip(generated, parts, strict=True):
+        sources, targets = integers(lines.source), integers(lines.target)
+        lengths = np.array([len(each) for each in sources])
+        assert len(sources) == count
+        assert (lengths == 0).sum() == empty
+        assert set(lengths) - {0} == set(range(1, longest + 1))
+        assert targets == [changed(name, each) for each in sources]
+        seen |= {symbol for each in sources for symbol in each}
+    assert seen == set(range(symbols))
+
+
+def test_a_part_depends_on_the_seed_and_its_own_definition():
+    task = dataclasses.replace(TASKS["sort"], train=Part(13, 5))
+    first, again, other = (sequences.generate(task, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    larger = sequences.generate(dataclasses.replace(task, train=Part(17, 5)), seed=3)
+    assert larger.test == first.test
+    assert all(one != two for one, two in zip(first, other, strict=True))
+    assert len({part.source[0] for part in first}) == 3
+
+
+def test_the_vocabulary_holds_every_integer():
+    task = TASKS["reverse"]
+    vocabulary = sequences.vocabulary(task)
+    assert len(vocabulary) == 50 + 4
+    lines = sequences.generate(dataclasses.replace(task, train=Part(7, 11)), seed=1).train
+    for line, ids in zip(lines.source, vocabulary.encode_batch(lines.source), strict=True):
+        assert vocabulary.decode(ids) == line
+        assert len(ids) == len(line.split())
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run with a twin."""
+    directory = tmp_path_factory.mktemp("runs")
+    assert main(directory, "sort", "--smoke", "--twin", "--beam", 2) == 0
+    return directory
+
+
+def run_of(directory, task="sort"):
+    return directory / "sequence-tasks" / task / "default"
+
+
+def metrics_of(directory):
+    metrics = json.loads((run_of(directory) / "metrics.json").read_text())
+    for row in metrics["scores"]:
+        assert row.pop("sentences_per_second") > 0
+    return metrics
+
+
+def test_training_writes_what_it_promises(trained):
+    run, metrics = run_of(trained), metrics_of(trained)
+    rows = {(row["system"], row["part"], row["search"]): row for row in metrics["scores"]}
+    assert set(rows) == {
+        (system, part, search)
+        for system in ("attention", "no attention")
+        for part in ("dev", "test")
+        for search in ("greedy", "beam 2")
+    }
+    with (run / "predictions.csv").open() as stream:
+        table = list(csv.DictReader(stream))
+    assert len(table) == 20
+    for system in ("attention", "no attention"):
+        right = [line["target"] == line[system] for line in table]
+        assert rows[system, "test", "greedy"]["exact_match"] == np.mean(right)
+    greedy = [row["exact_match"] for row in metrics["scores"] if row["search"] == "greedy"]
+    by_length = metrics["by_length"]
+    assert sum(each["sequences"] for each in by_length) == 50
+    right = sum(each["sequences"] * each["attention"] for each in by_length)
+    assert right == pytest.approx(30 * greedy[0] + 20 * greedy[1])
+    pictures = {path.stem for path in (run / "figures").iterdir()}
+    lines = {"exact_match_by_length", "learning_curve"}
+    assert pictures == lines | {"alignment", "alignment_longest"}
+
+
+def test_evaluation_repeats_the_numbers(trained, capsys):
+    before = metrics_of(trained)
+    assert main(trained, "sort", "evaluate", "--beam", 2) == 0
+    assert "sentences/s" in capsys.readouterr().out
+    assert metrics_of(trained) == before
+
+
+def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
+    """Ctrl-C at an evaluation; the resumed run ends with the bits of the whole one."""
+    from experiments.translation import fits
+
+    evaluations = []
+
+    def interrupting(dev, options, real=fits.dev_losses):
+        evaluate = real(dev, options)
+
+        def once(model):
+            evaluations.append(1)
+            if len(evaluations) == 1:
+                raise KeyboardInterrupt
+            return evaluate(model)
+
+        return once
+
+    options = ("sort", "train", "--smoke", "--twin", "--beam", 2)
+    monkeypatch.setattr(fits, "dev_losses", interrupting)
+    assert main(tmp_path, *options) == 130
+    assert main(tmp_path, *options, "--resume") == 0
+    assert metrics_of(tmp_path) == metrics_of(trained)
+
+
+def test_the_model_is_no_larger_than_joeynmts():
+    options = sequence_tasks.SequenceTasks()
+    assert models.parameters(options.model, 54, 54) <= 105_088
+    assert options.fit.of(TASKS["reverse"]).steps == 8_000
+    assert options.fit.of(TASKS["sort"]).steps == 7_000
+    assert sequence_tasks.FitOptions(steps=5).of(TASKS["copy"]).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("shuffle",), "invalid choice"),
+        (("copy", "evaluate"), "holds no run. Train a model of this --name first."),
+        (("sort", "--resume", "--name", "none"), "--resume needs an earlier run."),
+        (("sort", "--beam", 0), "--beam must be at least 1. Got 0."),
+        (("sort", "--data-seed", -1), "--data-seed must not be negative. Got -1."),
+        (("sort", "--steps", 0), "--steps must be at least 1. Got 0."),
+        (("sort", "evaluate", "--name", "a/b"), "--name must be"),
+    ],
+)
+def test_mistakes_are_named(trained, capsys, options, message):
+    assert main(trained, *options) == 2
+    assert message in capsys.readouterr().err
