@@ -52,6 +52,11 @@ EXPERIMENTS = (
         "Reverse, copy or sort sequences of integers with attention, and count what is right.",
     ),
     Experiment(
+        "language-model",
+        "LanguageModel",
+        "Train a Transformer on any text: bits per character, attention maps, text it writes.",
+    ),
+    Experiment(
         "benchmark",
         "Benchmark",
         "How fast and how large implementations of attention are, each checked first.",

@@ -50,7 +50,7 @@ def sample(
     step: Step,
     state: Any,
     *,
-    rng: Key[Array, "*b"],
+    rng: Key[Array, "*examples"],
     start: Int[ArrayLike, "*b"],
     end: int,
     max_length: int,
@@ -184,7 +184,7 @@ def _check_filters(temperature: Any, top_k: Any, top_p: Any) -> None:
         require(proper, "top_p", "be above 0 and at most 1", top_p)
 
 
-def _row_rngs(rng: Key[Array, "*b"], examples: int) -> Key[Array, " b"]:
+def _row_rngs(rng: Key[Array, "*examples"], examples: int) -> Key[Array, " b"]:
     """One key for each example."""
     typed = jax.dtypes.issubdtype(getattr(rng, "dtype", None), jax.dtypes.prng_key)
     rule = "be a key of jax.random.key, or one for each example"
