@@ -10,27 +10,27 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import tyro
 
 from experiments import date_translation_comparison as comparison
 from experiments import date_translation_results as results
 from experiments import dates, tables
+from experiments.date_translation_fits import Task, encoded, fitted
 from experiments.date_translation_results import ExactMatch
 from experiments.dates import FORMATS, DateOptions, Written
 from experiments.errors import UserError, listed, unknown
 from experiments.runs import Output, Run, checked_name, start
-from experiments.translation import fits, lines, models, saved
-from experiments.translation.fits import FitOptions, Pairs
+from experiments.translation import lines, saved
+from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
 from experiments.translation.translator import SearchOptions, Translation, Translator
 
 NAME = "date-translation"
-LOG_EVERY = 20  # steps between rows of a learning curve
 CHUNK = 64  # lines translated together
 
 
@@ -97,20 +97,6 @@ def tiny(options: DateTranslation) -> DateTranslation:
 # Training
 
 
-class Task(NamedTuple):
-    """The dates as ids."""
-
-    source: Any  # Vocabulary
-    target: Any
-    training: Pairs
-    dev: Pairs
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """The sizes of both vocabularies."""
-        return len(self.source), len(self.target)
-
-
 def train(options: DateTranslation) -> None:
     """Train and evaluate the model, then those that it is compared with."""
     languages = dates.chosen(options.data.languages)
@@ -118,42 +104,14 @@ def train(options: DateTranslation) -> None:
     output = start(NAME, options, options.output, resume=options.resume)
     training, dev = (dates.written(part, options.data) for part in ("training", "dev"))
     print(f"{len(training):,} dates in {len(languages)} languages and {len(FORMATS)} formats")
-    source, target = dates.vocabularies(training, languages)
-    saved.write_vocabularies(output.directory, source, target)
-    task = Task(source, target, *(dates.pairs(each, source, target) for each in (training, dev)))
-    exact = ExactMatch(task.dev, target, options.search)
-    directory = output.directory / "training"
-    fitted(options.model, options.fit, task, directory, {"dev_exact": exact})
+    task = encoded(training, dev, languages)
+    saved.write_vocabularies(output.directory, task.source, task.target)
+    watched = {"dev_exact": ExactMatch(task.dev, task.target, options.search)}
+    fitted(options.model, options.fit, task, output.directory / "training", watched=watched)
     report(options, saved.load(output.directory), output)
     if options.compare_steps:
         compare(options, task, output)
-    print(f"\nresults in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
-
-
-def fitted(
-    model: ModelOptions,
-    options: FitOptions,
-    task: Task,
-    directory: Path,
-    watched: Mapping[str, Callable[[Any], float]] | None = None,
-) -> Any:
-    """Train a model; with numbers to watch on the dev dates the best one is kept, else the last."""
-    count = models.parameters(model, *task.sizes)
-    print(f"{comparison.name_of(model)}: {count:,} parameters, {options.steps} steps")
-    fit = fits.train(
-        models.build(model, *task.sizes, seed=options.seed),
-        task.training,
-        None if watched is None else task.dev,
-        options,
-        directory,
-        evaluate=watched and (lambda model: {name: f(model) for name, f in watched.items()}),
-        log_every=LOG_EVERY,
-    )
-    if fit.stopped == "interrupted":
-        print("interrupted: the same command with --resume goes on here")
-        raise KeyboardInterrupt
-    return fit
+    say_where(output)
 
 
 def compare(options: DateTranslation, task: Task, output: Run) -> None:
@@ -162,12 +120,7 @@ def compare(options: DateTranslation, task: Task, output: Run) -> None:
 
     fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
     directory = output.directory / "training" / "comparison"
-    compared = comparison.compare(
-        options.model,
-        task.sizes,
-        lambda model, name: fitted(model, fewer, task, directory / name),
-        lambda model: ExactMatch(task.dev, task.target, options.search)(model),
-    )
+    compared = comparison.compare(options.model, fewer, task, options.search, directory)
     rows = [each.numbers for each in compared]
     update(output, {"comparison": rows})
     print(f"\n{len(task.dev.sources):,} unseen dates after {fewer.steps} steps each")
@@ -182,7 +135,9 @@ def compare(options: DateTranslation, task: Task, output: Run) -> None:
 def evaluate(options: DateTranslation) -> None:
     """Evaluate a trained model on the dates that its training left out."""
     directory = run_directory(options)
-    report(options, saved.load(directory), Run(directory))
+    output = Run(directory)
+    report(options, saved.load(directory), output)
+    say_where(output)
 
 
 def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
@@ -209,6 +164,12 @@ def translated(
     """Return the best translation of each date."""
     sources = dates.sources([(each.text, each.language) for each in written], vocabulary)
     return [best for best, *_ in translator(sources)]
+
+
+def say_where(output: Run) -> None:
+    """Say where the files are."""
+    print(f"\nresults in  {output.directory}/")
+    print(f"pictures in {output.directory / 'figures'}/")
 
 
 def update(output: Run, numbers: Mapping[str, Any]) -> None:

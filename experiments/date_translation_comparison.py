@@ -1,11 +1,15 @@
 """Scores, normalizers and the model without attention, at equal parameters and equal training."""
 
 import dataclasses
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.date_translation_fits import Task, fitted, name_of
+from experiments.date_translation_results import ExactMatch
 from experiments.translation import models
+from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
+from experiments.translation.translator import SearchOptions
 
 # score, normalizer; "none" is the fixed context
 ROWS = (
@@ -28,52 +32,27 @@ class Compared(NamedTuple):
 
 
 def compare(
-    chosen: ModelOptions,
-    sizes: tuple[int, int],
-    train: Callable[[ModelOptions, str], Any],
-    exact_match: Callable[[Any], float],
+    chosen: ModelOptions, fit: FitOptions, task: Task, search: SearchOptions, directory: Path
 ) -> list[Compared]:
     """Train each row, with the features that give it as many parameters as the chosen model."""
-    goal = models.parameters(chosen, *sizes)
+    goal = models.parameters(chosen, *task.sizes)
     compared = []
     for score, normalizer in ROWS:
         options = dataclasses.replace(chosen, score=score, normalizer=normalizer)
-        options = models.of_size(options, goal, *sizes)
-        fit = train(options, f"{score}-{normalizer}")
+        options = models.of_size(options, goal, *task.sizes)
+        trained = fitted(options, fit, task, directory / f"{score}-{normalizer}")
         numbers = {
             "score": score,
             "normalizer": None if score == "none" else normalizer,
-            "alpha": alpha_of(fit.model, normalizer),
+            "alpha": alpha_of(trained.model, normalizer),
             "features": options.features,
-            "parameters": models.parameters(options, *sizes),
-            "loss": fit.history[-1]["loss"],
-            "exact_match": exact_match(fit.model),
-            "seconds": fit.history[-1]["seconds"],
+            "parameters": models.parameters(options, *task.sizes),
+            "loss": trained.history[-1]["loss"],
+            "exact_match": ExactMatch(task.dev, task.target, search)(trained.model),
+            "seconds": trained.history[-1]["seconds"],
         }
-        compared.append(Compared(name_of(options), numbers, fit.history))
+        compared.append(Compared(name_of(options), numbers, trained.history))
     return compared
-
-
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    context = row["score"] == "none"
-    return {
-        "score": "none (fixed context)" if context else row["score"],
-        "normalizer": row["normalizer"] or "",
-        "α": row["alpha"],
-        "features": row["features"],
-        "parameters": row["parameters"],
-        "training loss": row["loss"],
-        "exact match, %": 100 * row["exact_match"],
-        "seconds": row["seconds"],
-    }
-
-
-def name_of(options: ModelOptions) -> str:
-    """Return what tells a model from the others."""
-    if options.score == "none":
-        return "fixed context"
-    return f"{options.score} × {options.normalizer}"
 
 
 def alpha_of(model: Any, normalizer: str) -> float | None:
@@ -81,3 +60,17 @@ def alpha_of(model: Any, normalizer: str) -> float | None:
     attention = model.decoder.attention
     learned = normalizer == "entmax" and attention is not None
     return float(attention.normalizer.alpha) if learned else None
+
+
+def readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of metrics.json as a row of the table."""
+    return {
+        "score": "fixed context" if row["score"] == "none" else row["score"],
+        "normalizer": row["normalizer"] or "",
+        "α": row["alpha"],
+        "features": row["features"],
+        "parameters": row["parameters"],
+        "training\nloss": row["loss"],
+        "exact\nmatch, %": 100 * row["exact_match"],
+        "seconds": row["seconds"],
+    }

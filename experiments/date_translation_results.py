@@ -41,8 +41,8 @@ class ExactMatch:
         if self.translator is None:
             self.translator = translator(model, self.target, self.search)
         found = self.translator.of([model])(self.pairs.sources)
-        right = [best.ids == list(ids) for (best, *_), ids in zip(found, self.pairs.targets)]
-        return float(np.mean(right))
+        pairs = zip(found, self.pairs.targets, strict=True)
+        return float(np.mean([best.ids == list(ids) for (best, *_), ids in pairs]))
 
 
 def exact_match(translations: Sequence[str], truth: Sequence[Written]) -> dict[str, Any]:

@@ -170,8 +170,8 @@ def report(
     print(f"BLEU {rows[0]['bleu_signature']}\nchrF {rows[0]['chrf_signature']}")
     texts = {name: [each.text for each in found] for name, found in translations.items()}
     first = next(iter(texts))
-    lengths = reports.by_length(test.source, texts, test.target)
-    bad = reports.worst(test, texts[first])
+    lengths = reports.by_length(test.source, texts, test.target, lowercase=lowercase)
+    bad = reports.worst(test, texts[first], lowercase=lowercase)
     metrics: dict[str, Any] = {"part": part, "scores": rows, "by_length": lengths, "worst": bad}
     print("\nBLEU by the source's length, in words")
     tables.print_table(lengths)

@@ -145,11 +145,14 @@ def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
 
         return once
 
-    options = ("sort", "train", "--smoke", "--twin", "--beam", 2)
+    options = ("sort", "train", "--smoke", "--beam", 1)
     monkeypatch.setattr(fits, "dev_losses", interrupting)
     assert main(tmp_path, *options) == 130
     assert main(tmp_path, *options, "--resume") == 0
-    assert metrics_of(tmp_path) == metrics_of(trained)
+    whole = [row for row in metrics_of(trained)["scores"] if row["search"] == "greedy"]
+    resumed = metrics_of(tmp_path)["scores"]
+    assert len(resumed) == 2
+    assert resumed == whole[:2]
 
 
 def test_the_model_is_no_larger_than_joeynmts():

@@ -181,15 +181,17 @@ def test_translations_do_not_depend_on_company():
 
 def test_score_by_length_counts_each_line_once():
     sources = ["a " * n for n in (1, 2, 2, 3, 5, 8, 9, 20)]
-    rows = reports.by_length(sources, {"copy": sources, "nothing": [""] * 8}, sources)
+    systems = {"copy": sources, "nothing": [""] * 8, "capitals": [s.upper() for s in sources]}
+    rows = reports.by_length(sources, systems, sources, lowercase=True)
     assert sum(row["lines"] for row in rows) == 8
     assert [row["words"] for row in rows] == sorted(row["words"] for row in rows)
     assert all(row["nothing"] == 0 for row in rows)
+    assert all(row["copy"] == row["capitals"] for row in rows)
 
 
 def test_worst_lines_come_first():
     chosen = corpora.Lines(["x", "y", "z"], ["one two", "three four", "five six"])
-    bad = reports.worst(chosen, ["one two", "###", "five sox"], count=2)
+    bad = reports.worst(chosen, ["one two", "###", "five sox"], lowercase=False, count=2)
     assert [each["line"] for each in bad] == [2, 3]
     assert bad[0] | {"chrf": 0} == {
         "line": 2,

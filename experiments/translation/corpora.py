@@ -122,7 +122,7 @@ def as_trained(options: CorpusOptions, before: dict[str, Any]) -> CorpusOptions:
     paths = {name: Path(before[name]) for name in names if before[name] is not None}
     now = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     rest = {name: each for name, each in before.items() if name not in names}
-    rest["languages"] = tuple(rest["languages"])
+    rest |= {"languages": tuple(rest.get("languages", options.languages))}
     rest["data_dir"] = options.data_dir
     return CorpusOptions(**rest, **paths | now)
 

@@ -30,7 +30,11 @@ def scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: b
 
 
 def by_length(
-    sources: Sequence[str], hypotheses: Mapping[str, Sequence[str]], references: Sequence[str]
+    sources: Sequence[str],
+    hypotheses: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    *,
+    lowercase: bool,
 ) -> list[dict[str, Any]]:
     """Return each system's BLEU of lines of about one length. (Bahdanau et al. 2014, figure 2.)"""
     from attn_jax import metrics
@@ -45,18 +49,20 @@ def by_length(
             continue
         row = {"words": float(words[chosen].mean()), "lines": len(chosen)}
         for name, lines in hypotheses.items():
-            score = metrics.bleu([lines[i] for i in chosen], [references[i] for i in chosen])
-            row[name] = score.score
+            pair = [lines[i] for i in chosen], [references[i] for i in chosen]
+            row[name] = metrics.bleu(*pair, lowercase=lowercase).score
         rows.append(row)
     return rows
 
 
-def worst(lines: Lines, hypotheses: Sequence[str], *, count: int = 10) -> list[dict[str, Any]]:
+def worst(
+    lines: Lines, hypotheses: Sequence[str], *, lowercase: bool, count: int = 10
+) -> list[dict[str, Any]]:
     """Return the lines of the lowest chrF, the worst first."""
     from attn_jax import metrics
 
     each = [
-        metrics.chrf([hypothesis], [reference]).score
+        metrics.chrf([hypothesis], [reference], lowercase=lowercase).score
         for hypothesis, reference in zip(hypotheses, lines.target, strict=True)
     ]
     return [

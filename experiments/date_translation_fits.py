@@ -1,0 +1,66 @@
+"""Dates as ids, and models trained on them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import dates
+from experiments.dates import Written
+from experiments.translation import fits, models
+from experiments.translation.fits import FitOptions, Pairs
+from experiments.translation.models import ModelOptions
+
+LOG_EVERY = 20  # steps between rows of a learning curve
+
+
+class Task(NamedTuple):
+    """The dates as ids."""
+
+    source: Any  # Vocabulary
+    target: Any
+    training: Pairs
+    dev: Pairs
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes of both vocabularies."""
+        return len(self.source), len(self.target)
+
+
+def encoded(training: Sequence[Written], dev: Sequence[Written], languages: Sequence[str]) -> Task:
+    """Return the dates in the vocabularies of those to train on."""
+    source, target = dates.vocabularies(training, languages)
+    return Task(source, target, *(dates.pairs(each, source, target) for each in (training, dev)))
+
+
+def fitted(
+    model: ModelOptions,
+    options: FitOptions,
+    task: Task,
+    directory: Path,
+    *,
+    watched: Mapping[str, Callable[[Any], float]] | None = None,
+) -> Any:
+    """Train a model; with numbers to watch on the dev dates the best one is kept, else the last."""
+    count = models.parameters(model, *task.sizes)
+    print(f"{name_of(model)}: {count:,} parameters, {options.steps} steps")
+    fit = fits.train(
+        models.build(model, *task.sizes, seed=options.seed),
+        task.training,
+        None if watched is None else task.dev,
+        options,
+        directory,
+        evaluate=watched and (lambda model: {name: f(model) for name, f in watched.items()}),
+        log_every=LOG_EVERY,
+    )
+    if fit.stopped == "interrupted":
+        print("interrupted: the same command with --resume goes on here")
+        raise KeyboardInterrupt
+    return fit
+
+
+def name_of(options: ModelOptions) -> str:
+    """Return what tells a model from the others."""
+    if options.score == "none":
+        return "fixed context"
+    return f"{options.score} × {options.normalizer}"
