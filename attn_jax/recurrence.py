@@ -85,38 +85,35 @@ def lstm(
 
 
 def over_time(
-    step: Callable[[Any, Any], Any],
+    step: Callable[[Any, Any], tuple[Any, Any]],
     inputs: Any,
     initial: Any,
     real: Bool[Array, "t b"] | None = None,
     *,
-    shown: Callable[[Any], Any] = lambda state: state,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Repeat state = step(inputs_t, state): what is shown at each time [t, b, …], the last state.
+    """Repeat state, shown = step(inputs_t, state): what is shown [t, b, …], and the last state.
 
     Where an example is not `real` its state stays and what is shown is 0. In reverse an example
     thus starts at its true end, with `initial`, and with no real time at all ends there.
 
     Args:
-      step: (inputs of one time, state) -> state.
+      step: (inputs of one time, state) -> (state, what this time shows).
       inputs: a pytree of [t, b, …].
       initial: the state before the first step, a pytree of [b, …].
       real: which times are not padding; None: all of them.
-      shown: state -> what each time gives.
       reverse: go from the last time to the first.
 
-    >>> over_time(lambda x, s: s + x, jnp.array([[1.0], [2.0]]), jnp.zeros(1))[0].tolist()
+    >>> over_time(lambda x, s: (s + x, s + x), jnp.array([[1.0], [2.0]]), jnp.zeros(1))[0].tolist()
     [[1.0], [3.0]]
     """
 
     def body(state, now):
         if real is None:
-            state = step(now, state)
-            return state, shown(state)
+            return step(now, state)
         now, here = now
-        state = _where(here, step(now, state), state)
-        return state, _where(here, shown(state), jax.tree.map(jnp.zeros_like, shown(state)))
+        moved, shown = step(now, state)
+        return _where(here, moved, state), _where(here, shown, jax.tree.map(jnp.zeros_like, shown))
 
     xs = inputs if real is None else (inputs, real)
     final, outputs = jax.lax.scan(body, initial, xs, reverse=reverse)

@@ -110,15 +110,13 @@ def run(
     layer: GRU, inputs: Float[Array, "t b d"], real: Array | None, *, reverse: bool = False
 ) -> tuple[Float[Array, "t b h"], Any]:
     """A layer over [t, b, d] from zeros on: what each time shows, and the last state."""
+
+    def step(projected, state):
+        state = layer.step(projected, state)
+        return state, layer.shown(state)
+
     zeros = jnp.zeros((inputs.shape[1], layer.features), inputs.dtype)
-    return over_time(
-        layer.step,
-        layer.project(inputs),
-        layer.initial(zeros),
-        real,
-        shown=layer.shown,
-        reverse=reverse,
-    )
+    return over_time(step, layer.project(inputs), layer.initial(zeros), real, reverse=reverse)
 
 
 class Encoded(NamedTuple):

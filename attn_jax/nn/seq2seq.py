@@ -181,16 +181,12 @@ class Decoder(nnx.Module):
         embedded = drop_units(self._embed(tokens.T), self.dropout, fold(rng, 0))
         drop = self._masks(tokens.shape[0], rng)
 
-        def step(projected, carried):
-            state, *_ = carried
-            return self._advance(projected, state, memory, drop)
+        def step(projected, state):
+            state, seen, asked = self._advance(projected, state, memory, drop)
+            return state, (seen, asked)
 
         initial = self.start(encoded.summary)
-        zeros = jax.eval_shape(step, self._project(embedded[0]), (initial,))[1:]
-        zeros = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), zeros)
-        (seen, asked), _ = over_time(
-            step, self._project(embedded), (initial, *zeros), shown=lambda carried: carried[1:]
-        )
+        (seen, asked), _ = over_time(step, self._project(embedded), initial)
         readout = seen if self.feeds else self._read(*seen, embedded)
         return self._logits(drop_units(readout, self.dropout, fold(rng, 1))), asked
 

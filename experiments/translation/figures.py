@@ -82,7 +82,9 @@ def learning(directory: Path) -> Any:
     if known.all():
         losses["dev"] = dev
     else:  # evaluations are rarer than rows: a line through those there are
-        losses["dev"] = np.interp(steps, np.array(steps)[known], np.array(dev, float)[known])
+        losses["dev"] = np.interp(
+            steps, np.array(steps)[known], np.array(dev, float)[known], left=np.nan
+        )
     return plots.learning_curve(steps, losses, loss_axis="loss per token, nats")
 
 

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from typing import IO
 
+from experiments.errors import UserError
+
 PATIENCE = 0.02  # seconds that a line waits for others to come
 
 
@@ -33,10 +35,23 @@ def chunks(stream: IO[str], most: int) -> Iterator[list[str]]:
 
 def _read(stream: IO[str], arrived: queue.Queue) -> None:
     try:
-        for number, line in enumerate(stream):
+        for number, line in enumerate(_decoded(stream)):
             line = line.removeprefix("\ufeff") if number == 0 else line
             arrived.put(line.removesuffix("\n").removesuffix("\r"))
     except (OSError, ValueError) as error:  # what is read so far is translated first
         arrived.put(error)
         return
     arrived.put(None)
+
+
+def _decoded(stream: IO[str]) -> Iterator[str]:
+    """Yield lines as UTF-8, whatever encoding the machine's settings ask for."""
+    if not hasattr(stream, "buffer"):
+        yield from stream
+        return
+    for number, line in enumerate(stream.buffer, 1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{line[error.start]:02x}"
+            raise UserError(f"line {number} of the input is not UTF-8 ({wrong}).") from error
