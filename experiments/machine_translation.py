@@ -40,8 +40,9 @@ NAME = "machine-translation"
 class MachineTranslation:
     """Train an encoder-decoder with attention on pairs of lines, evaluate it, translate with it."""
 
-    action: tyro.conf.Positional[Literal["train", "evaluate", "translate"]] = "train"
-    """What to do; translate reads lines from the standard input."""
+    action: tyro.conf.Positional[Literal["train", "evaluate", "translate", "speed"]] = "train"
+    """What to do; translate reads lines from the standard input; speed times training and greedy
+    translation of an untrained model, beside PyTorch where it is installed."""
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     model: ModelOptions = field(
         default_factory=lambda: ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
@@ -78,7 +79,8 @@ def run(options: MachineTranslation) -> None:
     if options.smoke:  # nearly all of its time is compiling
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
         options = tiny(options)
-    {"train": train, "evaluate": evaluate, "translate": translate}[options.action](options)
+    actions = {"train": train, "evaluate": evaluate, "translate": translate, "speed": speed}
+    actions[options.action](options)
 
 
 def tiny(options: MachineTranslation) -> MachineTranslation:
@@ -222,6 +224,20 @@ def others(options: MachineTranslation, first: saved.Saved) -> list[Any]:
 def run_directory(options: MachineTranslation, name: str) -> Path:
     """Return the directory of a run."""
     return options.output.output_dir / NAME / checked_name(name)
+
+
+def speed(options: MachineTranslation) -> None:
+    """Print how fast a model of these options trains and translates."""
+    from experiments.translation import speed
+
+    corpus = corpora.load(options.corpus)
+    vocabularies = corpora.vocabularies(corpus, options.corpus)
+    pairs = corpora.encoded(corpus.train, *vocabularies)
+    given = (options.model, options.fit, corpus, vocabularies, pairs, options.corpus.max_length)
+    rows = speed.compare(*given)
+    tables.print_table(rows)
+    output = start(f"{NAME}-speed", options, options.output)
+    output.write_metrics({"rows": rows})
 
 
 # Translation

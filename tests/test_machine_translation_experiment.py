@@ -110,6 +110,15 @@ def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch, capsys)
     assert numbers[0] == numbers[1]
 
 
+def test_speed(tmp_path, capsys):
+    assert main(tmp_path, "speed", "--smoke", "--score", "bilinear") == 0
+    assert "target tokens/s" in capsys.readouterr().out
+    path = tmp_path / "machine-translation-speed" / "default" / "metrics.json"
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["target tokens/s"] > 0
+    assert row["greedy lines/s"] > 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
