@@ -1,7 +1,7 @@
 """Reverse, copy, sort: generated sequences of integers, as two toolkits' own tests define them.
 
     reverse       integers 0-49. 50,000 sequences of 1 to 25 to train on, 1,000 of 1 to 30 to choose
-                  and 1,000 to test with. (JoeyNMT 2.3, scripts/generate_reverse_task.py.)
+                  and 1,000 to test with. (JoeyNMT, scripts/generate_reverse_task.py.)
     copy, sort    digits. 10,000 sequences of 1 to 10, 100 of 1 to 10, and 110 of up to 11, of which
                   10 are empty. (Sockeye 1, test/system/test_seq_copy_sys.py.)
 
@@ -52,7 +52,7 @@ TASKS: dict[TaskName, Task] = {
         Part(1_000, 30),
         Part(1_000, 30),
         steps=8_000,
-        batch_size=24,  # JoeyNMT's: 12 sequences, and the gradients of 2 batches together
+        batch_size=10,
     ),
     "copy": _digits(lambda sequence: sequence, steps=4_000),
     "sort": _digits(sorted, steps=7_000),

@@ -34,13 +34,12 @@ def test_dates_are_those_that_babel_writes(part):
 
 
 def test_babel_reads_what_it_wrote():
-    """An oracle of its own, for formats of numbers alone."""
+    """An oracle of its own, for formats of numbers alone; it guesses the century."""
     for each in dates.written("test", DateOptions(("de", "en", "fr", "sv", "ja"))):
         if each.format == "short":
             read = parse_date(each.text, locale=each.language)
-            # babel takes two digits for a year of this century
-            year = read.year if int(each.iso[:4]) >= 2000 or len(each.text) > 8 else read.year - 100
-            assert read.replace(year=year).isoformat() == each.iso
+            day = datetime.date.fromisoformat(each.iso)
+            assert (read.day, read.month, read.year % 100) == (day.day, day.month, day.year % 100)
 
 
 def test_days_are_split_once_and_for_all():
@@ -131,7 +130,7 @@ def test_an_empty_text_and_characters_that_are_new():
     source, _ = dates.vocabularies([Written("1. März", "de", "long", "2024-03-01")], ("de",))
     empty, ids, combined = dates.sources([("", "de"), ("3.Z", "de"), ("Ma\u0308rz", "de")], source)
     assert empty == []
-    assert ids == [source.special("<de>"), text.UNKNOWN, *source.encode(".")] + [text.UNKNOWN]
+    assert ids == [source.special("<de>"), text.UNKNOWN, *source.encode("."), text.UNKNOWN]
     assert len(combined) == 1 + len("März")
     assert dates.unseen("3.Z3 ä", source) == "3Z"
     assert dates.unseen("Ma\u0308rz", source) == ""

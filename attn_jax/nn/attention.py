@@ -19,6 +19,12 @@ from attn_jax.thresholds import ALPHA_LIMIT
 SCORES = ("additive", "bilinear", "cosine", "dot", "scaled_dot")
 
 
+def held(slot: Any) -> Any:
+    """A slot as a module's attribute: its arrays are data, a slot or function without is static."""
+    arrays = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(slot))
+    return nnx.data(slot) if arrays else slot
+
+
 class Attention(nnx.Module):
     """Attend from queries [b, q, d] to a memory [b, k, c] with its lengths, by a learned score.
 
@@ -63,8 +69,8 @@ class Attention(nnx.Module):
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
         glorot = jax.nn.initializers.glorot_uniform()
         self.name = score if named else "given"
-        self._score = nnx.data(None if named else score)
-        self._normalizer = nnx.data(normalizer)
+        self._score = None if named else held(score)
+        self._normalizer = held(normalizer)
         self.free_alpha = nnx.data(None)
         if learn_alpha:
             alpha = jnp.asarray(normalizer.alpha, float)

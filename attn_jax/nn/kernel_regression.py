@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num
@@ -13,6 +12,7 @@ from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.constraints import between, free_between, free_positive, positive
 from attn_jax.masks import MaskFunction
+from attn_jax.nn.attention import held
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
@@ -76,8 +76,7 @@ class NadarayaWatson(nnx.Module):
         self.kernel = kernel
         self.outside = outside
         self.degree = degree
-        arrays = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(normalizer))
-        self._normalizer = nnx.data(normalizer) if arrays else normalizer
+        self._normalizer = held(normalizer)
 
     @property
     def bandwidth(self) -> Float[Array, "..."]:

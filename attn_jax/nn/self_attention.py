@@ -11,6 +11,7 @@ from attn_jax import masks, regression
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
 from attn_jax.heads import loops, over_heads
+from attn_jax.nn.attention import held
 from attn_jax.nn.recurrent import require_rate
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
@@ -93,8 +94,8 @@ class MultiHeadAttention(nnx.Module):
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
         self.dtype = dtype
-        self._slots = nnx.data({"score": score, "normalizer": normalizer})
-        self._score_mod, self._mask = nnx.data(score_mod), nnx.data(mask)
+        self._score, self._normalizer = held(score), held(normalizer)
+        self._score_mod, self._mask = held(score_mod), held(mask)
         memory = memory_features or features
 
         def projection(inputs: int, outputs: int) -> nnx.Linear:
@@ -214,16 +215,18 @@ class MultiHeadAttention(nnx.Module):
         if start is not None:
             structure.append(masks.Causal(start))
         how = {} if function is attention_weights else {"implementation": self.implementation}
-        one_by_one = not how or loops(self.implementation, self._slots["normalizer"], query, key)
+        one_by_one = not how or loops(self.implementation, self._normalizer, query, key)
         if how and not one_by_one:
             how["block_size"] = size_for_heads(query.shape[0] * self.heads)
+
+        slots = {"score": self._score, "normalizer": self._normalizer}
 
         def head(query, key, value, *, own=None, score_mod=None, **rest):
             mods = [each for each in (self._score_mod, own and Alibi(own[0])) if each is not None]
             score_mod = chain(*(_moved_mod(each, start) for each in mods)) if mods else None
             if function is attention_weights:
-                return function(query, key, score_mod=score_mod, **self._slots, **rest)
-            return function(query, key, value, score_mod=score_mod, **self._slots, **rest, **how)
+                return function(query, key, score_mod=score_mod, **slots, **rest)
+            return function(query, key, value, score_mod=score_mod, **slots, **rest, **how)
 
         drops = rng is not None and self.dropout > 0 and function is attention
         rngs = jax.random.split(rng, (query.shape[0], self.heads)) if drops else None

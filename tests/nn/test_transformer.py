@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax import Entmax, decoding, masks
+from attn_jax import Entmax, SoftCap, Softmax, decoding, masks
 from attn_jax.nn import LanguageModel, Stack, TransformerSeq2Seq
 from tests.nn.test_recurrent import randomized
 from tests.tolerance import assert_close, assert_exactly_zero
@@ -193,3 +193,33 @@ def test_half_precision_keeps_its_parameters():
 def test_bad_input_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         stack(**options)
+
+
+# Slots of any kind
+
+SLOTS = {
+    "functions": {
+        "score": lambda query, key: 0.3 * query @ key.T,
+        "mask": lambda i, j: j <= i,
+        "score_mod": lambda scores, i, j: scores - 0.1 * (i - j),
+    },
+    "arrays": {"normalizer": Softmax(jnp.array(0.5)), "mask": masks.Causal()},
+    "numbers": {"normalizer": Softmax(0.5), "mask": masks.Causal(), "score_mod": SoftCap(3.0)},
+}
+
+
+@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
+def test_a_model_with_any_slots_is_split_jitted_and_trained(slots):
+    module = stack(**slots)
+    x = jnp.asarray(RNG.normal(size=(B, T, 8)))
+    graphdef, parameters, others = nnx.split(module, nnx.Param, ...)
+
+    @jax.jit
+    @jax.grad
+    def gradient(parameters):
+        return (nnx.merge(graphdef, parameters, others)(x) ** 2).sum()
+
+    slopes = gradient(parameters)
+    assert all(np.isfinite(leaf).all() and leaf.any() for leaf in jax.tree.leaves(slopes))
+    # one layer of the three differs in nothing but its parameters: the same slots everywhere
+    assert_close(module(x), stack(**slots)(x))
