@@ -57,6 +57,11 @@ EXPERIMENTS = (
         "Train a Transformer on any text: bits per character, attention maps, text it writes.",
     ),
     Experiment(
+        "self-attention",
+        "SelfAttention",
+        "Self-attention in six steps on your sentence; long distance and parallelism, measured.",
+    ),
+    Experiment(
         "benchmark",
         "Benchmark",
         "How fast and how large implementations of attention are, each checked first.",

@@ -52,7 +52,7 @@ TASKS: dict[TaskName, Task] = {
         Part(1_000, 30),
         Part(1_000, 30),
         steps=8_000,
-        batch_size=10,
+        batch_size=24,  # 12, and the gradients of two batches together
     ),
     "copy": _digits(lambda sequence: sequence, steps=4_000),
     "sort": _digits(sorted, steps=7_000),

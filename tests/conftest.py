@@ -1,5 +1,6 @@
 """Strict JAX for every test: float64 on, rank promotion and warnings are errors, one CPU."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,13 @@ hypothesis.settings.register_profile(
     "few", derandomize=True, max_examples=20, deadline=None, database=None
 )
 hypothesis.settings.load_profile("few")
+
+
+def pytest_collection_finish(session):
+    """What is loaded stays: the collector need not look at it again, nor look so often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture

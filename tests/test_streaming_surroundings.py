@@ -57,7 +57,7 @@ def test_inside_shard_map(slots):
     assert_trees_close(gradient(stream), gradient(dense))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def young_heap():
     """A search for leaks goes through all objects, at each trace: not through other tests'."""
     gc.collect()

@@ -1,6 +1,7 @@
 """The models: options, the encoder-decoder they mean, its twin without attention."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -134,6 +135,7 @@ def normalizer(name: NormalizerName) -> Any:
     }[name]
 
 
+@functools.cache
 def parameters(options: ModelOptions, sources: int, targets: int) -> int:
     """Return how many parameters the model has, without making it."""
     import jax

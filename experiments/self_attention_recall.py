@@ -1,22 +1,18 @@
-"""Two claims about self-attention, measured: it recalls over any distance, and it is parallel.
+"""Recall over a distance: L random tokens and a "?", which asks for the first of them.
 
-**Recall.** L random tokens and a "?": the first token is to be named at the "?", L places later.
-Self-attention gets there in one layer; a GRU or an LSTM carries it through L steps. All have about
-the same number of parameters, and the same training sequences, steps and optimizer at each L.
-
-**Parallelism.** The seconds of one training step against the length, in interleaved rounds, and how
-many cores it keeps busy: self-attention does all places at once, a recurrent step has to wait for
-the one before it.
+Self-attention gets there in one layer; a GRU or an LSTM has to carry it through L steps. All have
+about as many parameters, and the same sequences, steps and optimizer at each L. Beside what they
+recall: the size of the gradient of the last place's logits with respect to each input.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -24,8 +20,7 @@ from flax import nnx
 from attn_jax import metrics
 from attn_jax.nn import GRU, LSTM, Stack
 from attn_jax.nn.language_models import Embedding
-from attn_jax.training import Batches, fit, step
-from experiments.benchmark.timing import interleaved
+from attn_jax.training import Batches, fit
 from experiments.runs import to_json, write
 
 SELF_ATTENTION = "self-attention"
@@ -33,9 +28,8 @@ CELLS = {"GRU": GRU, "LSTM": LSTM}
 MODELS = (SELF_ATTENTION, *CELLS)
 SYMBOLS = 8  # of the tokens; the "?" is one more
 ASK = SYMBOLS
-TEST = 1024  # sequences
-GRADIENTS = 64  # of them, for the size of the gradient
-BUSY_SECONDS = 0.2
+SUMMARY = ("model", "length", "parameters", "accuracy", "seconds")
+TEST, PART = 1024, 64  # sequences, and how many at a time
 
 
 class Recall(nnx.Module):
@@ -98,10 +92,7 @@ def loss(model: Recall, tokens: jax.Array, rng: Any = None) -> tuple[jax.Array, 
     return value, {"accuracy": metrics.token_accuracy(logits, tokens[:, 0])}
 
 
-# Long distance
-
-
-def recall(options: Any, directory: Path) -> Iterator[dict[str, Any]]:
+def each(options: Any, directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the numbers of each model at each distance; what is done already is read again."""
     for distance in options.lengths:
         for name in MODELS:
@@ -141,14 +132,23 @@ def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
         raise KeyboardInterrupt
     return {
         "model": name,
-        "distance": distance,
+        "length": distance,
         "parameters": parameters(untrained),
         "accuracy": accuracy(trained.model, test),
         "seconds": time.perf_counter() - began,
         "learning": {row["step"]: row["accuracy"] for row in trained.history},
-        "gradient_before": gradient_sizes(untrained, test[:GRADIENTS], options.seed),
-        "gradient_after": gradient_sizes(trained.model, test[:GRADIENTS], options.seed),
+        "gradient_before": gradient_sizes(untrained, test[:PART], options.seed),
+        "gradient_after": gradient_sizes(trained.model, test[:PART], options.seed),
     }
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a model at a distance without the curves."""
+    ratios = {
+        f"gradient_ratio_{when}": row[f"gradient_{when}"][0] / row[f"gradient_{when}"][-1]
+        for when in ("before", "after")
+    }
+    return {name: row[name] for name in SUMMARY} | ratios
 
 
 def built(name: str, options: Any) -> Recall:
@@ -167,69 +167,31 @@ def optimizer(options: Any) -> optax.GradientTransformation:
 
 
 def accuracy(model: Recall, tokens: np.ndarray) -> float:
-    """Return the share of sequences whose first token is named, some at a time."""
+    """Return the share of sequences whose first token is named."""
     graphdef, state = nnx.split(model)
-    right = jax.jit(lambda state, some: nnx.merge(graphdef, state)(some).argmax(-1) == some[:, 0])
-    return float(np.mean([right(state, some) for some in tokens.reshape(-1, 64, tokens.shape[1])]))
+    parts = tokens.reshape(-1, PART, tokens.shape[1])
+    return float(np.mean([right(graphdef, state, some) for some in parts]))
 
 
 def gradient_sizes(model: Recall, tokens: np.ndarray, seed: int) -> np.ndarray:
-    """Return the size of ∂ logits / ∂ input_t for each t: the root of the mean of ‖Jᵀu‖², u ~ N(0, I).
+    """Return the Frobenius norm of ∂ logits / ∂ input_t for each place t, from one backward pass.
 
-    That is the Frobenius norm of the Jacobian of the last place's logits, from one backward pass.
+    It is the root of the mean of ‖Jᵀu‖² over sequences, each with its own u ~ N(0, I).
     """
-    graphdef, state = nnx.split(model)
-
-    @jax.jit
-    def gradient(state, tokens, rng):
-        model = nnx.merge(graphdef, state)
-        logits, pull = jax.vjp(model.answer, model.embedding(tokens))
-        return pull(jax.random.normal(rng, logits.shape, logits.dtype))[0]
-
-    sizes = np.asarray(gradient(state, tokens, jax.random.key(seed)), np.float64)
-    return np.sqrt(np.mean(np.sum(sizes**2, axis=-1), axis=0))
+    products = pulled_back(*nnx.split(model), tokens, jax.random.key(seed))
+    squares = np.asarray(products, np.float64) ** 2  # in float32 a vanishing one would be 0
+    return np.sqrt(np.mean(np.sum(squares, axis=-1), axis=0))
 
 
-# Parallelism
+@partial(jax.jit, static_argnums=0)
+def right(graphdef: Any, state: Any, tokens: jax.Array) -> jax.Array:
+    """Return whether each sequence's first token is named [b]."""
+    return nnx.merge(graphdef, state)(tokens).argmax(-1) == tokens[:, 0]
 
 
-def timed(options: Any) -> Iterator[dict[str, Any]]:
-    """Yield the seconds of a training step at each length, in interleaved rounds, and busy cores."""
-    for length in options.lengths:
-        tokens = sequences(options.batch_size, length, options.seed)
-        calls = [training_step(built(name, options), tokens, options) for name in MODELS]
-        for call in calls:
-            call()  # compiles
-        seconds = interleaved(calls, options.timing_seconds)
-        for name, call, own in zip(MODELS, calls, seconds, strict=True):
-            quartiles = np.quantile(own, [0.25, 0.5, 0.75])
-            numbers = {"model": name, "length": length, "seconds": quartiles[1]}
-            yield numbers | {"quartiles": quartiles[[0, 2]], "cores": cores(call)}
-
-
-def training_step(model: Recall, tokens: np.ndarray, options: Any) -> Callable[[], None]:
-    """Return a call that does one more step of training on the same batch, and waits for it."""
-    how = optimizer(options)
-    compiled = step.make_step(step.split(model)[0], loss, how, None)
-    state = step.initial_state(model, how, options.seed)
-
-    def call() -> None:
-        nonlocal state
-        state, _ = jax.block_until_ready(compiled(state, tokens))
-
-    return call
-
-
-def cores(call: Callable[[], None]) -> float | None:
-    """Return how many CPU cores a call keeps busy on average; None where another device works."""
-    if jax.devices()[0].platform != "cpu":
-        return None
-    began, used = time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < BUSY_SECONDS:
-        call()
-    return (time.process_time() - used) / (time.perf_counter() - began)
-
-
-def largest(rows: Sequence[dict[str, Any]], model: str, name: str) -> Any:
-    """Return the row of a model with the largest of a number."""
-    return max((row for row in rows if row["model"] == model), key=lambda row: row[name])
+@partial(jax.jit, static_argnums=0)
+def pulled_back(graphdef: Any, state: Any, tokens: jax.Array, rng: jax.Array) -> jax.Array:
+    """Return Jᵀu of each sequence [b, t, d], J = ∂ logits / ∂ inputs."""
+    model = nnx.merge(graphdef, state)
+    logits, pull = jax.vjp(model.answer, model.embedding(tokens))
+    return pull(jax.random.normal(rng, logits.shape, logits.dtype))[0]

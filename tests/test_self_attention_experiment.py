@@ -1,0 +1,197 @@
+"""The self-attention experiment: six steps against loops, the task, gradients, the command line."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from experiments import cli, self_attention
+from experiments import self_attention_recall as recall
+from experiments import self_attention_steps as steps
+
+WORDS = "to be or not to be is".split()
+SEED = 3
+STEP_FIGURES = {"six_steps", "heads", "self_and_cross"}
+CLAIM_FIGURES = {"recall", "gradients", "parallelism"}
+
+
+def main(directory, *options):
+    return cli.main(["self-attention", *map(str, options), "--output-dir", str(directory)])
+
+
+def run_of(directory):
+    return directory / "self-attention" / "default"
+
+
+def metrics_of(directory):
+    return json.loads((run_of(directory) / "metrics.json").read_text())
+
+
+# The six steps
+
+
+@pytest.fixture(scope="module")
+def layer():
+    return steps.layer_of(SEED)
+
+
+def test_each_step_is_the_one_by_hand(layer):
+    x, memory = (steps.embed(each, SEED) for each in (WORDS, WORDS[:3]))
+    maps = steps.first_head(layer)
+    for asked in (x, memory):
+        taken, hand = (take(x, asked, maps) for take in (steps.by_library, steps.by_hand))
+        assert dict(steps.differences(taken, hand)).keys() == steps.TITLES.keys()
+        assert max(each for _, each in steps.differences(taken, hand)) < 1e-5
+
+
+def test_by_hand_is_the_definition():
+    """Against loops over every query, key and feature."""
+    rng = np.random.default_rng(7)
+    x, memory = rng.normal(size=(3, 5)), rng.normal(size=(2, 5))
+    maps = steps.Projections(*rng.normal(size=(3, 5, steps.HEAD)))
+    query, key, value = x @ maps.query, memory @ maps.key, memory @ maps.value
+    found = steps.by_hand(x, memory, maps)
+    for i in range(3):
+        scores = [sum(query[i, d] * key[j, d] for d in range(64)) for j in range(2)]
+        total = sum(math.exp(each / 8) for each in scores)
+        weights = [math.exp(each / 8) / total for each in scores]
+        output = sum(w * row for w, row in zip(weights, value, strict=True))
+        np.testing.assert_allclose(found.scores[i], scores, rtol=1e-12)
+        np.testing.assert_allclose(found.weights[i], weights, rtol=1e-10)
+        np.testing.assert_allclose(found.output[i], output, rtol=1e-10)
+
+
+def test_the_steps_are_the_first_of_eight_heads(layer):
+    x = steps.embed(WORDS, SEED)
+    weights, joined = self_attention.heads_of(layer, x)
+    taken = steps.by_library(x, x, steps.first_head(layer))
+    np.testing.assert_allclose(weights[0], taken.weights, atol=1e-5)
+    by_hand = steps.heads_by_hand(x, layer)
+    np.testing.assert_allclose(weights, by_hand[0], atol=1e-5)
+    np.testing.assert_allclose(joined, by_hand[1], atol=1e-5)
+
+
+def test_a_token_has_one_vector_of_unit_variance():
+    x = steps.embed(WORDS, SEED)
+    assert (x[0] == x[4]).all()
+    assert len({row.tobytes() for row in x}) == len(set(WORDS))
+    assert not (steps.embed(WORDS, SEED + 1) == x).any()
+    assert abs(x.std() - 1) < 0.1
+
+
+# Recall
+
+
+def test_sequences_ask_for_the_first_token():
+    tokens = recall.sequences(4001, 5, SEED)
+    assert tokens.shape == (4001, 6)
+    assert (tokens[:, -1] == recall.ASK).all()
+    shares = np.stack([(tokens[:, :-1] == each).mean(axis=0) for each in range(recall.SYMBOLS)])
+    np.testing.assert_allclose(shares, 1 / recall.SYMBOLS, atol=0.03)
+    agree = (tokens[:, :1] == tokens[:, 1:-1]).mean(axis=0)  # the others do not give it away
+    np.testing.assert_allclose(agree, 1 / recall.SYMBOLS, atol=0.03)
+
+
+def test_models_have_about_as_many_parameters():
+    models = [recall.Recall(name, 32, 2, rngs=nnx.Rngs(0)) for name in recall.MODELS]
+    counts = [recall.parameters(each) for each in models]
+    assert max(counts) < 1.1 * min(counts)
+
+
+@pytest.mark.parametrize("name", ["self-attention", "LSTM"])
+def test_gradient_sizes_are_norms_of_jacobians(name):
+    model = recall.Recall(name, 4, 2, rngs=nnx.Rngs(SEED))
+    tokens = recall.sequences(499, 2, SEED)
+    embedded = model.embedding(tokens)
+    jacobians = jax.vmap(jax.jacrev(lambda each: model.answer(each[None])[0]))(embedded)
+    norms = np.sqrt((np.asarray(jacobians) ** 2).sum(axis=(1, 3)).mean(axis=0))
+    np.testing.assert_allclose(recall.gradient_sizes(model, tokens, SEED), norms, rtol=0.15)
+
+
+def test_accuracy_counts_first_tokens(monkeypatch):
+    model = recall.Recall("GRU", 4, 2, rngs=nnx.Rngs(SEED))
+    tokens = recall.sequences(128, 2, SEED)
+    right = np.argmax(model(tokens), axis=-1) == tokens[:, 0]
+    assert recall.accuracy(model, tokens) == right.mean()
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    assert main(directory, "--smoke", "--sentence", "to be or not to be") == 0
+    return directory
+
+
+def without_seconds(rows):
+    return [{name: each for name, each in row.items() if name != "seconds"} for row in rows]
+
+
+def test_a_run_writes_what_it_promises(measured):
+    metrics = metrics_of(measured)
+    assert metrics.keys() == {"steps", "long-distance", "parallelism"}
+    assert max(metrics["steps"]["largest_difference"].values()) < 1e-5
+    np.testing.assert_allclose(np.sum(metrics["steps"]["cross_weights"], axis=1), 1, rtol=1e-5)
+    assert np.shape(metrics["steps"]["cross_weights"]) == (6, 5)
+    wanted = [(model, length) for length in (3, 5) for model in recall.MODELS]
+    for claim in ("long-distance", "parallelism"):
+        rows = metrics[claim]["rows"]
+        assert [(row["model"], row["length"]) for row in rows] == wanted
+        assert all(row["seconds"] > 0 for row in rows)
+    assert all(0 <= row["accuracy"] <= 1 for row in metrics["long-distance"]["rows"])
+    pictures = {path.stem for path in (run_of(measured) / "figures").iterdir()}
+    assert pictures == STEP_FIGURES | CLAIM_FIGURES
+
+
+def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the fourth unit: the three before it are kept, the others come out as ever."""
+    options = ("--smoke", "--sentence", "to be or not to be", "--claims", "long-distance")
+    trained = []
+
+    def interrupted(name, length, how, real=recall.recalled):
+        trained.append((name, length))
+        if len(trained) == 4:
+            raise KeyboardInterrupt
+        return real(name, length, how)
+
+    monkeypatch.setattr(recall, "recalled", interrupted)
+    assert main(tmp_path, *options) == 130
+    assert main(tmp_path, *options, "--resume") == 0
+    assert trained[3:] == [(name, 5) for name in (recall.MODELS[0], *recall.MODELS)]
+    got, whole = (metrics_of(each)["long-distance"]["rows"] for each in (tmp_path, measured))
+    assert without_seconds(got) == without_seconds(whole)
+    capsys.readouterr()
+    assert main(tmp_path, *options, "--resume", "--lengths", 3) == 2 or trained
+
+
+def test_the_steps_alone(tmp_path, capsys):
+    assert main(tmp_path, "--claims", "--sentence", "one", "--other", "one") == 0
+    assert metrics_of(tmp_path).keys() == {"steps"}
+    assert metrics_of(tmp_path)["steps"]["weights"] == [[1.0]]
+    assert {path.stem for path in (run_of(tmp_path) / "figures").iterdir()} == STEP_FIGURES
+    out = capsys.readouterr().out
+    assert all(title in out for title in steps.TITLES.values())
+    assert all(line in out for line in steps.BY_HAND.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sentence", " "), "--sentence must have 1 to 32 words. Got 0."),
+        (("--other", "a " * 33), "--other must have 1 to 32 words. Got 33."),
+        (("--lengths", 8, 0), "--lengths must be at least 1 each. Got (8, 0)."),
+        (("--batch-size", 0), "--batch-size must be at least 1. Got 0."),
+        (("--heads", 3), "--heads must divide --features, 32. Got 3."),
+        (("--learning-rate", 0), "--learning-rate must be positive. Got 0.0."),
+        (("--seed", -1), "--seed must not be negative. Got -1."),
+        (("--resume", "--claims"), "--resume needs an earlier run."),
+    ],
+)
+def test_mistakes_are_named(tmp_path, capsys, options, message):
+    assert main(tmp_path, *options) == 2
+    assert message in capsys.readouterr().err
