@@ -53,7 +53,7 @@ class DateTranslation:
     )
     fit: FitOptions = field(
         default_factory=lambda: FitOptions(
-            steps=500, learning_rate=0.015, warmup=50, evaluate_every=100, buckets=2, keep=1
+            steps=400, learning_rate=0.015, warmup=50, evaluate_every=50, buckets=2, keep=1
         )
     )
     compare_steps: int = 150
@@ -90,7 +90,7 @@ def tiny(options: DateTranslation) -> DateTranslation:
         data=DateOptions(options.data.languages[:3], examples=10, test_examples=2),
         model=dataclasses.replace(options.model, embedding=5, features=7),
         fit=dataclasses.replace(options.fit, **fit),
-        compare_steps=min(options.compare_steps, 2),
+        compare_steps=min(options.compare_steps, 3),
     )
 
 
@@ -120,11 +120,12 @@ def compare(options: DateTranslation, task: Task, output: Run) -> None:
 
     fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
     directory = output.directory / "training" / "comparison"
-    compared = comparison.compare(options.model, fewer, task, options.search, directory)
-    rows = [each.numbers for each in compared]
-    update(output, {"comparison": rows})
+    rows = comparison.FEW_ROWS if options.smoke else comparison.ROWS
+    compared = comparison.compare(rows, options.model, fewer, task, options.search, directory)
+    table = [each.numbers for each in compared]
+    update(output, {"comparison": table})
     print(f"\n{len(task.dev.sources):,} unseen dates after {fewer.steps} steps each")
-    tables.print_table([comparison.readable(row) for row in rows])
+    tables.print_table([comparison.readable(row) for row in table])
     for name, figure in figures.of_comparison(compared):
         output.write_figure(name, figure)
 
@@ -146,14 +147,15 @@ def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
 
     asked = given(options.dates, languages_of(loaded))
     test = dates.written("test", DateOptions(**loaded.options["data"]))
+    asked = asked or figures.worth_drawing(test)
     translator = results.translator(loaded.model, loaded.target, options.search)
-    found = translated(translator, loaded.source, test)
+    found = translated(translator, loaded.source, [*test, *asked])
+    found, of_asked = found[: len(test)], found[len(test) :]
     scores = results.exact_match([each.text for each in found], test)
     results.show(scores)
     update(output, scores)
     output.write_predictions(results.predictions(found, test))
-    asked = asked or figures.worth_drawing(test)
-    drawn = list(zip(asked, translated(translator, loaded.source, asked), strict=True))
+    drawn = list(zip(asked, of_asked, strict=True))
     for name, figure in figures.draw(output.directory, drawn, scores):
         output.write_figure(name, figure)
 

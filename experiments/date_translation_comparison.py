@@ -1,6 +1,7 @@
 """Scores, normalizers and the model without attention, at equal parameters and equal training."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from experiments.date_translation_fits import Task, fitted, name_of
 from experiments.date_translation_results import ExactMatch
 from experiments.translation import models
 from experiments.translation.fits import FitOptions
-from experiments.translation.models import ModelOptions
+from experiments.translation.models import ModelOptions, NormalizerName, ScoreName
 from experiments.translation.translator import SearchOptions
 
 # score, normalizer; "none" is the fixed context
@@ -21,27 +22,33 @@ ROWS = (
     ("additive", "entmax"),
     ("none", "softmax"),
 )
+FEW_ROWS = ROWS[-2:]  # of a tiny run
 
 
 class Compared(NamedTuple):
     """A row of the table, and its training."""
 
-    name: str
     numbers: dict[str, Any]
     history: list[dict[str, Any]]
 
 
 def compare(
-    chosen: ModelOptions, fit: FitOptions, task: Task, search: SearchOptions, directory: Path
+    rows: Sequence[tuple[ScoreName, NormalizerName]],
+    chosen: ModelOptions,
+    fit: FitOptions,
+    task: Task,
+    search: SearchOptions,
+    directory: Path,
 ) -> list[Compared]:
     """Train each row, with the features that give it as many parameters as the chosen model."""
     goal = models.parameters(chosen, *task.sizes)
     compared = []
-    for score, normalizer in ROWS:
+    for score, normalizer in rows:
         options = dataclasses.replace(chosen, score=score, normalizer=normalizer)
         options = models.of_size(options, goal, *task.sizes)
         trained = fitted(options, fit, task, directory / f"{score}-{normalizer}")
         numbers = {
+            "name": name_of(options),
             "score": score,
             "normalizer": None if score == "none" else normalizer,
             "alpha": alpha_of(trained.model, normalizer),
@@ -51,7 +58,7 @@ def compare(
             "exact_match": ExactMatch(task.dev, task.target, search)(trained.model),
             "seconds": trained.history[-1]["seconds"],
         }
-        compared.append(Compared(name_of(options), numbers, trained.history))
+        compared.append(Compared(numbers, trained.history))
     return compared
 
 
@@ -65,8 +72,7 @@ def alpha_of(model: Any, normalizer: str) -> float | None:
 def readable(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of metrics.json as a row of the table."""
     return {
-        "score": "fixed context" if row["score"] == "none" else row["score"],
-        "normalizer": row["normalizer"] or "",
+        "score × normalizer": row["name"],
         "α": row["alpha"],
         "features": row["features"],
         "parameters": row["parameters"],

@@ -37,14 +37,14 @@ def draw(
         "exact_match_by_language",
         bars({names[code]: 100 * share for code, share in worst.items()}),
     )
-    curve = learning(directory)
+    curve = learning(directory, log=True, shares={"exact match, %": "dev_exact"})
     if curve is not None:
         yield "learning_curve", curve
 
 
 def of_comparison(comparison: Sequence[Compared]) -> Iterator[tuple[str, Any]]:
     """Yield exact match of each score and normalizer, and how each of them learned."""
-    by_name = {each.name: each for each in comparison}
+    by_name = {each.numbers["name"]: each for each in comparison}
     yield (
         "scores",
         bars({name: 100 * each.numbers["exact_match"] for name, each in by_name.items()}),
@@ -134,10 +134,12 @@ def worth_drawing(test: Iterable[Written]) -> list[Written]:
 
     Only texts that the fonts of this machine draw, where there are enough of them.
     """
+    test = list(test)
+    scripts = {each.language: script for each in test if (script := script_of(each.text))}
     best: dict[str, Written] = {}
     for each in test:
-        script = script_of(each.text)
-        if script and (script not in best or _interest(each) > _interest(best[script])):
+        script = scripts.get(each.language, each.language)
+        if script not in best or _interest(each) > _interest(best[script]):
             best[script] = each
     return sorted(best.values(), key=_interest, reverse=True)[:ALIGNMENTS]
 

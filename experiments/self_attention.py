@@ -38,11 +38,11 @@ class ClaimOptions:
     """Training steps of each model at each distance."""
     batch_size: int = 16
     """Sequences in a batch."""
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
     """Adam's, after a warm-up, falling along a cosine."""
     features: int = 32
     """Of self-attention; the recurrent layers have as many parameters."""
-    heads: int = 2
+    heads: int = 4
     """Of self-attention."""
     timing_seconds: float = 0.4
     """To spend on timing each model at each length."""
@@ -95,7 +95,13 @@ def run(options: SelfAttention) -> None:
     if options.smoke:  # nearly all of its time is compiling
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
         how = dataclasses.replace(
-            options.how, lengths=(3, 5), steps=4, batch_size=4, features=8, timing_seconds=0.01
+            options.how,
+            lengths=(3, 5),
+            steps=4,
+            batch_size=4,
+            features=8,
+            heads=2,
+            timing_seconds=0.01,
         )
         options = dataclasses.replace(options, how=how)
     output = start(NAME, options, options.output, resume=options.resume)
@@ -114,7 +120,7 @@ def run(options: SelfAttention) -> None:
 
 
 def take_steps(options: SelfAttention, output: Run) -> dict[str, Any]:
-    """Print and draw the steps, the heads and cross-attention; return the largest differences."""
+    """Print and draw the steps, the heads and cross-attention; return weights and differences."""
     from experiments import self_attention_figures as figures
     from experiments import self_attention_steps as steps
 
@@ -122,24 +128,26 @@ def take_steps(options: SelfAttention, output: Run) -> dict[str, Any]:
     x, memory = (steps.embed(each, options.how.seed) for each in (words, others))
     layer = steps.layer_of(options.how.seed)
     maps = steps.first_head(layer)
-    taken, hand = (take(x, x, maps) for take in (steps.by_library, steps.by_hand))
-    print_steps(words, words, taken, hand)
-    weights, joined = heads_of(layer, x)
-    crossed, crossed_hand = (take(x, memory, maps) for take in (steps.by_library, steps.by_hand))
-    by_hand = steps.heads_by_hand(x, layer)
-    print("\nEight heads, each with steps of its own; joined and projected back to 512 numbers:")
-    print_beside(words, joined, by_hand[1])
-    print(f'\nCross-attention: "{options.sentence}" asks, "{options.other}" answers; weights:')
+    taken, crossed = (steps.by_library(x, each, maps) for each in (x, memory))
+    hand, crossed_hand = (steps.by_hand(x, each, maps) for each in (x, memory))
+    (weights, joined), (weights_hand, joined_hand) = (
+        heads_of(layer, x),
+        steps.heads_by_hand(x, layer),
+    )
+    print_steps(words, taken, hand)
+    print("\nEight heads, each with steps of its own; joined and projected back to 512 numbers")
+    print_beside(words, joined, joined_hand)
+    print(f'\nCross-attention: "{options.sentence}" asks, "{options.other}" answers; weights')
     print_beside(words, crossed.weights, crossed_hand.weights)
     for name, figure in figures.of_steps(words, others, taken, weights, crossed):
         output.write_figure(name, figure)
+    found = dict(steps.differences(taken, hand)) | {
+        "heads": steps.largest_difference(weights, weights_hand),
+        "joined": steps.largest_difference(joined, joined_hand),
+        "cross": steps.largest_difference(crossed.output, crossed_hand.output),
+    }
     return {
-        "largest_difference": dict(steps.differences(taken, hand))
-        | {
-            "heads": steps.largest_difference(weights, by_hand[0]),
-            "joined": steps.largest_difference(joined, by_hand[1]),
-            "cross": steps.largest_difference(crossed.output, crossed_hand.output),
-        },
+        "largest_difference": found,
         "weights": taken.weights,
         "cross_weights": crossed.weights,
     }
@@ -150,14 +158,14 @@ def heads_of(layer: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(layer.weights(x[None])[0]), np.asarray(layer(x[None])[0])
 
 
-def print_steps(words: Sequence[str], answering: Sequence[str], taken: Any, hand: Any) -> None:
+def print_steps(words: Sequence[str], taken: Any, hand: Any) -> None:
     """Print each step by the library and, beside it, by hand."""
     from experiments import self_attention_steps as steps
 
+    print("Embeddings and projections are random: nothing is trained here.")
     for name, title in steps.TITLES.items():
         print(f"\n{title}\n   by hand: {steps.BY_HAND[name]}")
-        rows = answering if name in ("key", "value") else words
-        print_beside(rows, getattr(taken, name), getattr(hand, name))
+        print_beside(words, getattr(taken, name), getattr(hand, name))
 
 
 def print_beside(words: Sequence[str], taken: np.ndarray, hand: np.ndarray) -> None:
@@ -189,7 +197,7 @@ def long_distance(how: ClaimOptions, output: Run) -> dict[str, Any]:
     from experiments import self_attention_figures as figures
     from experiments import self_attention_recall as recall
 
-    print("Long distance: name the first of L random tokens, L places later")
+    print("Long distance: name one of 8 tokens, L places after it")
     rows = []
     for row in recall.each(how, output.directory / "training"):
         rows.append(row)

@@ -1,8 +1,9 @@
-"""Recall over a distance: L random tokens and a "?", which asks for the first of them.
+"""Recall over a distance: a token to keep, random others, and L places after it a "?".
 
-Self-attention gets there in one layer; a GRU or an LSTM has to carry it through L steps. All have
-about as many parameters, and the same sequences, steps and optimizer at each L. Beside what they
-recall: the size of the gradient of the last place's logits with respect to each input.
+Task 2b of Hochreiter & Schmidhuber (1997, §5.2) with eight tokens to keep instead of two, and eight
+others. Self-attention gets there in one layer; a GRU or an LSTM has to carry the token through L
+steps. All have about as many parameters, and the same sequences, steps and optimizer at each L.
+Beside what they recall: the size of the gradient of the last logits with respect to each input.
 """
 
 import json
@@ -26,8 +27,8 @@ from experiments.runs import to_json, write
 SELF_ATTENTION = "self-attention"
 CELLS = {"GRU": GRU, "LSTM": LSTM}
 MODELS = (SELF_ATTENTION, *CELLS)
-SYMBOLS = 8  # of the tokens; the "?" is one more
-ASK = SYMBOLS
+KEPT, OTHERS = 8, 8  # tokens: those to keep, those between; then the "?"
+ASK = KEPT + OTHERS
 SUMMARY = ("model", "length", "parameters", "accuracy", "seconds")
 TEST, PART = 1024, 64  # sequences, and how many at a time
 
@@ -47,18 +48,18 @@ class Recall(nnx.Module):
         recurrent = name in CELLS
         width = features if not recurrent else width_of(CELLS[name].gates, features)
         where = {"positions": "none" if recurrent else "sinusoidal", "longest": 1}
-        self.embedding = Embedding(SYMBOLS + 1, width, tied=False, rngs=rngs, **where)
+        self.embedding = Embedding(ASK + 1, width, tied=False, rngs=rngs, **where)
         if recurrent:
             self.layer = CELLS[name](width, width, rngs=rngs)
         else:
             self.layer = Stack(features, heads, 1, hidden=2 * features, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Logits [b, symbols] of the token that is asked for."""
+        """Logits [b, tokens] of the token that is asked for."""
         return self.answer(self.embedding(tokens))
 
     def answer(self, embedded: jax.Array) -> jax.Array:
-        """Logits [b, symbols] from embedded tokens [b, t, d]."""
+        """Logits [b, tokens] from embedded tokens [b, t, d]."""
         outputs = self.layer(embedded)
         outputs = outputs if isinstance(self.layer, Stack) else outputs[0]
         return self.embedding.logits(outputs[:, -1])
@@ -79,10 +80,16 @@ def parameters(model: nnx.Module) -> int:
 
 
 def sequences(count: int, distance: int, seed: int) -> np.ndarray:
-    """Return [count, distance + 1]: random tokens, of which the first is asked for, and the "?"."""
+    """Return [count, distance + 1] tokens: one to keep, others, the "?" that asks for it.
+
+    >>> kept, other, ask = sequences(1, 2, seed=0)[0]
+    >>> kept < KEPT <= other < ask == ASK
+    True
+    """
     rng = np.random.default_rng([seed, distance])
-    tokens = rng.integers(0, SYMBOLS, (count, distance), np.int32)
-    return np.pad(tokens, [(0, 0), (0, 1)], constant_values=ASK)
+    kept = rng.integers(0, KEPT, (count, 1), np.int32)
+    others = rng.integers(KEPT, ASK, (count, distance - 1), np.int32)
+    return np.concatenate([kept, others, np.full_like(kept, ASK)], axis=1)
 
 
 def loss(model: Recall, tokens: jax.Array, rng: Any = None) -> tuple[jax.Array, dict[str, Any]]:

@@ -24,13 +24,19 @@ RNG = jax.random.key(4)
 def dropped(q, k, dropout, **slots):
     """Weights after dropout, read off by attending to the identity."""
     query, key, _ = inputs({"q": q, "k": k, "d": 3, "e": 2})
-    return np.asarray(attention(query, key, jnp.eye(k), dropout=dropout, **slots))
+    # one program: operation by operation each of these shapes would compile twenty
+    attend = jax.jit(lambda *arrays: attention(*arrays, dropout=dropout, **slots))
+    return np.asarray(attend(query, key, np.eye(k)))
 
 
 @pytest.mark.parametrize("member", NORMALIZERS, ids=str)
 def test_weights_are_zero_or_rescaled(member):
-    whole = dropped(5, 7, None, normalizer=member.slot())
-    got = dropped(5, 7, Dropout(0.4, RNG), normalizer=member.slot())
+    """Operation by operation; the tests below are compiled."""
+    query, key, _ = inputs()
+    whole, got = (
+        np.asarray(attention(query, key, np.eye(7), dropout=dropout, normalizer=member.slot()))
+        for dropout in (None, Dropout(0.4, RNG))
+    )
     alive = got != 0
     assert 0 < np.count_nonzero(alive) < np.count_nonzero(whole)
     assert_close(got[alive], whole[alive] / 0.6)
@@ -124,9 +130,8 @@ def test_half_precision_and_traced_rng():
 
 def test_heads_with_their_own_rng_drop_differently():
     query, key, _ = inputs()
-    got = jax.vmap(lambda rng: attention(query, key, jnp.eye(7), dropout=Dropout(0.5, rng)) != 0)(
-        jax.random.split(RNG, 3)
-    )
+    heads = jax.vmap(lambda rng: attention(query, key, np.eye(7), dropout=Dropout(0.5, rng)))
+    got = np.asarray(jax.jit(heads)(jax.random.split(RNG, 3))) != 0
     assert (got[0] != got[1]).any()
     assert (got[1] != got[2]).any()
 

@@ -17,7 +17,8 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions reach constraints recurrence position_encodings",
+            "kernels slots checks precision positions reach constraints",
+            "recurrence position_encodings",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",

@@ -1,5 +1,7 @@
 """kernels.py and the Kernel score: log K(u), supports, smoothness on the data, float32 far away."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from attn_jax import Entmax, Kernel, Softmax, attention, attention_weights, kernels
 from tests import oracles
-from tests.members import KERNELS
+from tests.members import KERNELS, inputs
 from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
 
 COMPACT = [row for row in KERNELS if row.compact]
@@ -17,11 +19,22 @@ each_compact = pytest.mark.parametrize("row", COMPACT, ids=str)
 each_smooth = pytest.mark.parametrize("row", SMOOTH, ids=str)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def values_and_slopes(kernel, u):
+    """Compiled once for each kernel: what is asked has the shape of `asked`."""
+    return jax.vmap(jax.value_and_grad(kernel))(u)
+
+
+def asked(*u):
+    """45 numbers, these first."""
+    return np.pad(np.array(u), (0, 45 - len(u)), mode="edge")
+
+
 @each_kernel
 def test_log_kernel_is_the_formula(row):
-    u = np.concatenate([np.linspace(0, 0.999, 41), [1.001, 1.5, 7.0, 40.0]])
+    u = asked(*np.linspace(0, 0.999, 41), 1.001, 1.5, 7.0, 40.0)
     expected = [getattr(oracles.kernels, row.name)(x) for x in u]
-    assert_close(getattr(kernels, row.name)(jnp.asarray(u)), expected)
+    assert_close(values_and_slopes(getattr(kernels, row.name), u)[0], expected)
 
 
 @each_kernel
@@ -38,22 +51,21 @@ def test_support_is_closed_for_boxcar_alone(row):
 
 @each_kernel
 def test_far_away_is_no_overflow(row):
-    far = jnp.array([1e3, 1e150])
-    got = getattr(kernels, row.name)(far)
+    far = asked(1e3, 1e150)
+    got, slope = values_and_slopes(getattr(kernels, row.name), far)
     assert not np.isnan(got).any()
     if row.name in ("laplace", "logistic"):
         assert_close(got, -far + (np.log(4) if row.name == "logistic" else 0))
-    slope = jax.vmap(jax.grad(getattr(kernels, row.name)))(far)
     assert np.isfinite(slope).all()
 
 
 @each_kernel
 def test_slope_is_the_finite_difference(row):
-    u = jnp.array([0.2, 0.55, 0.9, 1.7])[: 3 if row.compact else 4]
-    kernel = getattr(kernels, row.name)
+    u = asked(0.2, 0.55, 0.9, *([] if row.compact else [1.7]))
+    of = functools.partial(values_and_slopes, getattr(kernels, row.name))
     step = 1e-5
-    expected = (kernel(u + step) - kernel(u - step)) / (2 * step)
-    assert_close(jax.vmap(jax.grad(kernel))(u), expected, tolerance=1e-7)
+    expected = (np.asarray(of(u + step)[0]) - of(u - step)[0]) / (2 * step)
+    assert_close(of(u)[1], expected, tolerance=1e-7)
 
 
 @each_compact
@@ -67,8 +79,12 @@ def test_a_key_on_or_beyond_the_edge_has_no_gradient(row):
     def loss(query, key, value):
         return (attention(query, key, value, score=score) ** 2).sum()
 
-    got = jax.grad(loss, (0, 1, 2))(query, key, value)
-    expected = jax.grad(loss, (0, 1, 2))(query, key[:inside], value[:inside])
+    @jax.jit
+    def with_and_without(query, key, value):
+        gradient = jax.grad(loss, (0, 1, 2))
+        return gradient(query, key, value), gradient(query, key[:inside], value[:inside])
+
+    got, expected = with_and_without(query, key, value)
     assert_exactly_zero((got[1][inside:], got[2][inside:]))
     for one, other in zip(got, expected, strict=True):
         assert_close(one[: len(other)], other)
@@ -76,8 +92,8 @@ def test_a_key_on_or_beyond_the_edge_has_no_gradient(row):
 
 @each_compact
 def test_query_outside_the_support_is_an_empty_row(row):
-    query, key = jnp.array([[0.1, 0.0], [50.0, 0.0]]), jnp.array([[0.0, 0.2], [0.4, 0.0]])
-    value = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    query, key, value = inputs()
+    query = jnp.asarray(np.asarray(query) + np.array([[0], [50], [0], [0], [0]]))
 
     def empty(query, key, value, bandwidth):
         score = Kernel(getattr(kernels, row.name), bandwidth)
@@ -99,7 +115,8 @@ def test_gradient_and_hessian_on_a_data_point(row, bandwidth):
     def log_kernel(query):
         return score(query[None], point[None])[0, 0]
 
-    gradient, hessian = jax.grad(log_kernel)(point), jax.hessian(log_kernel)(point)
+    derivatives = jax.jit(lambda at: (jax.grad(log_kernel)(at), jax.hessian(log_kernel)(at)))
+    gradient, hessian = derivatives(point)
     assert_close(gradient, np.zeros(3))
     assert_close(hessian, -row.curvature * np.diag(np.broadcast_to(bandwidth**-2.0, 3)))
 
@@ -143,6 +160,12 @@ def test_float32_far_from_the_origin(row, features):
     assert_trees_close(of_far, of_near, tolerance=1e-5)
 
 
+@functools.partial(jax.jit, static_argnames="alpha")
+def entmax_of_a_gaussian(query, key, bandwidth, alpha):
+    score, normalizer = Kernel(bandwidth=bandwidth), Entmax(alpha)
+    return attention_weights(query, key, score=score, normalizer=normalizer)
+
+
 @pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("radius", [0.6, 1.1, 4.0])
 def test_entmax_of_a_gaussian_is_a_compact_kernel(alpha, radius):
@@ -152,7 +175,7 @@ def test_entmax_of_a_gaussian_is_a_compact_kernel(alpha, radius):
     kernel = np.maximum(1 - squares / radius**2, 0) ** (1 / (alpha - 1))
     assert np.count_nonzero(kernel) >= 1
     bandwidth = radius * np.sqrt((alpha - 1) * kernel.sum() ** (alpha - 1) / 2)
-    got = attention_weights(query, key, score=Kernel(bandwidth=bandwidth), normalizer=Entmax(alpha))
+    got = entmax_of_a_gaussian(query, key, bandwidth, alpha)
     assert_close(got, (kernel / kernel.sum())[None], tolerance=1e-11)
 
 
@@ -173,6 +196,7 @@ def test_a_function_of_u_is_a_kernel():
     query, key = (jnp.asarray(rng.normal(size=(n, 2))) for n in (3, 5))
     power = jnp.array(3.0)
 
+    @jax.jit
     def weights(power):
         score = Kernel(lambda u: -(u**power), 1.5)
         return attention_weights(query, key, score=score, normalizer=Softmax())
@@ -181,7 +205,7 @@ def test_a_function_of_u_is_a_kernel():
     expected = np.exp(-(distances**3))
     assert_close(weights(power), expected / expected.sum(1, keepdims=True))
     slope = (weights(power + 1e-5) - weights(power - 1e-5)) / 2e-5
-    assert_close(jax.jacobian(weights)(power), slope, tolerance=1e-8)
+    assert_close(jax.jit(jax.jacobian(weights))(power), slope, tolerance=1e-8)
 
 
 def test_bandwidth_list_of_one_is_a_scalar():

@@ -123,11 +123,14 @@ def test_entmax_near_one_tends_to_softmax():
 @each_function
 @pytest.mark.parametrize("axis", [0, -2])
 def test_axis(function, axis):
-    scores = jnp.asarray(RNG.normal(size=(5, 3, 7)))
-    where = jnp.asarray(RNG.random((5, 3, 7)) < 0.7)
-    moved = function(jnp.moveaxis(scores, axis, -1), where=jnp.moveaxis(where, axis, -1))
-    got = function(scores, where=where, axis=axis)
-    assert_close(got, jnp.moveaxis(moved, -1, axis))
+    scores, where = RNG.normal(size=(5, 3, 7)), RNG.random((5, 3, 7)) < 0.7
+
+    @jax.jit
+    def both(scores, where):
+        moved = function(jnp.moveaxis(scores, axis, -1), where=jnp.moveaxis(where, axis, -1))
+        return function(scores, where=where, axis=axis), jnp.moveaxis(moved, -1, axis)
+
+    assert_close(*both(scores, where))
 
 
 @pytest.mark.parametrize("member", NORMALIZERS[1:4], ids=str)
@@ -228,7 +231,7 @@ def test_traced_alpha_outside_its_range_is_nan():
 
 def test_one_alpha_per_head():
     alphas = np.array([1.1, 1.5, 2.5, 3.0, 1.01])
-    got = jax.vmap(lambda a, s: Entmax(a)(s))(jnp.asarray(alphas), jnp.asarray(SCORES))
+    got = jax.jit(jax.vmap(lambda a, s: Entmax(a)(s)))(alphas, SCORES)
     expected = [oracles.Entmax(a)(s) for a, s in zip(alphas, SCORES, strict=True)]
     assert_close(got, expected)
 
@@ -444,6 +447,17 @@ def test_bad_alpha_of_the_function_is_named(alpha):
 # Where α > 2 a small weight has an immense derivative g = w^(2 - α): two keys, exact by mpmath
 
 
+@functools.partial(jax.jit, static_argnames="alpha")
+def jacobians_by_score(scores, alpha):
+    """As `jacobians`, of an alpha that is known."""
+    return [of(lambda s: entmax(s, alpha=alpha))(scores) for of in (jax.jacrev, jax.jacfwd)]
+
+
+@jax.jit
+def jacobians_by_alpha(scores, alpha):
+    return [of(lambda a: entmax(scores, alpha=a))(alpha) for of in (jax.jacrev, jax.jacfwd)]
+
+
 @pytest.mark.parametrize("alpha", [1.2, 4.0, 8.0, 16.0])
 @pytest.mark.parametrize("small", [0.1, 0.02, 0.003])
 def test_derivatives_beside_a_small_weight(alpha, small):
@@ -460,10 +474,10 @@ def test_derivatives_beside_a_small_weight(alpha, small):
         by_alpha = mpmath.diff(lambda alpha: weight(mpmath.mpf(gap), alpha), mpmath.mpf(alpha))
     by_score, by_alpha = float(by_score), float(by_alpha)
     jacobian = by_score * np.array([[1, -1], [-1, 1]])
-    for derivative in (jax.jacrev, jax.jacfwd):
-        got = derivative(lambda s: entmax(s, alpha=alpha))(jnp.array([gap, 0.0]))
+    scores = np.array([gap, 0.0])
+    for got in jacobians_by_score(scores, alpha):
         assert_close(got, jacobian, tolerance=1e-11)
-        got = derivative(lambda alpha: entmax(jnp.array([gap, 0.0]), alpha=alpha))(alpha)
+    for got in jacobians_by_alpha(scores, alpha):
         assert_close(got, np.array([-by_alpha, by_alpha]), tolerance=1e-11)
 
 

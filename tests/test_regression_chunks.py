@@ -131,14 +131,19 @@ def test_nan_shows_where_it_is_allowed_and_only_there(options, both_ways):
     key[5], value[5] = np.nan, np.nan
     target[8] = np.nan
 
-    def predict(key, value):
-        return kernel_regression(QUERY, key, value, mask=odd_pairs, **options)
+    def numbers():
+        @jax.jit
+        def predict(key, value):
+            return kernel_regression(QUERY, key, value, mask=odd_pairs, **options)
 
-    for got in both_ways(lambda: predict(key, value)):
-        assert_close(got, predict(KEY, VALUE))
+        asked = (key, value), (KEY, VALUE), (KEY, target)
+        return jax.device_get([predict(*arrays) for arrays in asked])
+
+    chunked, whole = both_ways(numbers)
     allowed = np.asarray(masks.dense(odd_pairs, 11, 13))[:, 8]
-    for got in both_ways(lambda: predict(KEY, target)):
-        assert np.isnan(got[allowed]).all()
+    for hidden, _, shown in (chunked, whole):
+        assert_close(hidden, whole[1])
+        assert np.isnan(shown[allowed]).all()
 
 
 def test_far_is_not_outside(both_ways):
@@ -170,13 +175,19 @@ def causal(i, j):
     ids=["softmax", "compact", "entmax", "lines"],
 )
 def test_leave_one_out_of_some_rows(options, both_ways):
-    every = leave_one_out(KEY, VALUE, **options)
-    of_rows = jax.jit(lambda rows: leave_one_out(KEY, VALUE, rows=rows, **options))
-    assert_close(leave_one_out(KEY, VALUE, rows=ROWS, **options), every[ROWS])
-    for got in both_ways(lambda: jax.jit(of_rows.__wrapped__)(jnp.asarray(ROWS))):
+    every = np.asarray(jax.jit(lambda: leave_one_out(KEY, VALUE, **options))())
+
+    def numbers():
+        @jax.jit
+        def of_rows(rows):
+            error = regression.leave_one_out_error(KEY, VALUE, rows=rows, **options)
+            return leave_one_out(KEY, VALUE, rows=rows, **options), error
+
+        return of_rows(ROWS)
+
+    for got, error in both_ways(numbers):
         assert_close(got, every[ROWS])
-    error = regression.leave_one_out_error(KEY, VALUE, rows=ROWS, **options)
-    assert_close(error, np.mean((VALUE[ROWS] - every[ROWS]) ** 2))
+        assert_close(error, np.mean((VALUE[ROWS] - every[ROWS]) ** 2))
 
 
 def test_gradient_of_the_error_of_some_rows(both_ways):
@@ -202,9 +213,14 @@ def test_diagnostics_in_chunks_and_of_rows(options, both_ways):
     def numbers(rows=None):
         arguments, of_rows = (KEY, VALUE), {"rows": rows, "score": Kernel(bandwidth=0.8)} | options
         functions = ("aicc", "noise_variance", "leave_one_out_error")
-        results = [getattr(regression, name)(*arguments, **of_rows) for name in functions]
-        results.append(regression.degrees_of_freedom(KEY, **of_rows))
-        return [*results, *regression.confidence_band(QUERY, *arguments, **of_rows)]
+
+        @jax.jit
+        def all_of_them():
+            results = [getattr(regression, name)(*arguments, **of_rows) for name in functions]
+            results.append(regression.degrees_of_freedom(KEY, **of_rows))
+            return [*results, *regression.confidence_band(QUERY, *arguments, **of_rows)]
+
+        return all_of_them()
 
     chunked, whole = both_ways(numbers)
     assert_trees_close(chunked, whole)

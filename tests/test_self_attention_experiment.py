@@ -4,6 +4,7 @@ import json
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,7 +13,7 @@ from experiments import cli, self_attention
 from experiments import self_attention_recall as recall
 from experiments import self_attention_steps as steps
 
-WORDS = "to be or not to be is".split()
+WORDS = ["to", "be", "or", "not", "to", "be", "is"]
 SEED = 3
 STEP_FIGURES = {"six_steps", "heads", "self_and_cross"}
 CLAIM_FIGURES = {"recall", "gradients", "parallelism"}
@@ -86,34 +87,41 @@ def test_a_token_has_one_vector_of_unit_variance():
 
 
 def test_sequences_ask_for_the_first_token():
-    tokens = recall.sequences(4001, 5, SEED)
-    assert tokens.shape == (4001, 6)
+    tokens = recall.sequences(4001, 3, SEED)
+    assert tokens.shape == (4001, 4)
     assert (tokens[:, -1] == recall.ASK).all()
-    shares = np.stack([(tokens[:, :-1] == each).mean(axis=0) for each in range(recall.SYMBOLS)])
-    np.testing.assert_allclose(shares, 1 / recall.SYMBOLS, atol=0.03)
-    agree = (tokens[:, :1] == tokens[:, 1:-1]).mean(axis=0)  # the others do not give it away
-    np.testing.assert_allclose(agree, 1 / recall.SYMBOLS, atol=0.03)
+    kept = (tokens[:, :1] == np.arange(recall.KEPT)).mean(axis=0)
+    np.testing.assert_allclose(kept, 1 / recall.KEPT, atol=0.03)
+    for first in range(recall.KEPT):  # those between do not give it away
+        between = tokens[tokens[:, 0] == first, 1:-1].ravel()
+        shares = (between[:, None] == np.arange(recall.KEPT, recall.ASK)).mean(axis=0)
+        np.testing.assert_allclose(shares, 1 / recall.OTHERS, atol=0.06)
+        np.testing.assert_allclose(shares.sum(), 1)
 
 
 def test_models_have_about_as_many_parameters():
-    models = [recall.Recall(name, 32, 2, rngs=nnx.Rngs(0)) for name in recall.MODELS]
-    counts = [recall.parameters(each) for each in models]
+    counts = [
+        recall.parameters(
+            nnx.eval_shape(lambda name=name: recall.Recall(name, 32, 2, rngs=nnx.Rngs(0)))
+        )
+        for name in recall.MODELS
+    ]
     assert max(counts) < 1.1 * min(counts)
 
 
 @pytest.mark.parametrize("name", ["self-attention", "LSTM"])
 def test_gradient_sizes_are_norms_of_jacobians(name):
     model = recall.Recall(name, 4, 2, rngs=nnx.Rngs(SEED))
-    tokens = recall.sequences(499, 2, SEED)
+    tokens = jnp.asarray(recall.sequences(499, 2, SEED))
     embedded = model.embedding(tokens)
     jacobians = jax.vmap(jax.jacrev(lambda each: model.answer(each[None])[0]))(embedded)
     norms = np.sqrt((np.asarray(jacobians) ** 2).sum(axis=(1, 3)).mean(axis=0))
     np.testing.assert_allclose(recall.gradient_sizes(model, tokens, SEED), norms, rtol=0.15)
 
 
-def test_accuracy_counts_first_tokens(monkeypatch):
+def test_accuracy_counts_first_tokens():
     model = recall.Recall("GRU", 4, 2, rngs=nnx.Rngs(SEED))
-    tokens = recall.sequences(128, 2, SEED)
+    tokens = jnp.asarray(recall.sequences(128, 2, SEED))
     right = np.argmax(model(tokens), axis=-1) == tokens[:, 0]
     assert recall.accuracy(model, tokens) == right.mean()
 
@@ -148,7 +156,7 @@ def test_a_run_writes_what_it_promises(measured):
     assert pictures == STEP_FIGURES | CLAIM_FIGURES
 
 
-def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch):
     """Ctrl-C in the fourth unit: the three before it are kept, the others come out as ever."""
     options = ("--smoke", "--sentence", "to be or not to be", "--claims", "long-distance")
     trained = []
@@ -165,8 +173,6 @@ def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch, capsys):
     assert trained[3:] == [(name, 5) for name in (recall.MODELS[0], *recall.MODELS)]
     got, whole = (metrics_of(each)["long-distance"]["rows"] for each in (tmp_path, measured))
     assert without_seconds(got) == without_seconds(whole)
-    capsys.readouterr()
-    assert main(tmp_path, *options, "--resume", "--lengths", 3) == 2 or trained
 
 
 def test_the_steps_alone(tmp_path, capsys):

@@ -58,16 +58,17 @@ def blocks(size, of=(Q, K)):
 def test_a_block_has_the_indices_and_the_entries_that_are_its_own(size):
     """A block that reaches beyond the last pair says so, and names no index that does not exist."""
     grid, _ = make_grid(Q, K, size, None)
-    array = jnp.arange(Q * K).reshape(Q, K)
+    array = np.arange(Q * K).reshape(Q, K)
 
     @jax.jit
     def of_block(start):
         block = grid.block(start)
         real = True if block.real is None else block.real
-        return *block.indices, jnp.broadcast_to(real, size), block.take(array)
+        return *block.indices, jnp.broadcast_to(real, size), block.take(jnp.asarray(array))
 
     for _, inside in blocks(size):
-        rows, columns, real, entries = of_block(tuple(each.start for each in inside))
+        start = tuple(each.start for each in inside)
+        rows, columns, real, entries = map(np.asarray, of_block(start))
         assert rows.max() < Q
         assert columns.max() < K
         expected = np.zeros(size, bool)
@@ -82,9 +83,9 @@ def test_a_block_has_the_indices_and_the_entries_that_are_its_own(size):
 def test_a_mask_in_a_block_is_a_block_of_the_mask(member, size):
     mask = member.slot()
     grid, whole = make_grid(Q, K, size, None)[0], np.asarray(mask.dense(Q, K))
+    in_block = jax.jit(lambda start: masks.in_block(mask, grid.block(start)))
     for _, inside in blocks(size):
-        block = grid.block(tuple(each.start for each in inside))
-        got = np.broadcast_to(masks.in_block(mask, block), size)
+        got = np.broadcast_to(in_block(tuple(each.start for each in inside)), size)
         rows, columns = whole[inside].shape
         np.testing.assert_array_equal(got[:rows, :columns], whole[inside])
 
@@ -93,12 +94,12 @@ def test_a_mask_in_a_block_is_a_block_of_the_mask(member, size):
 @pytest.mark.parametrize("member", SCORE_MODS[1:], ids=str)
 def test_a_score_mod_in_a_block_is_a_block_of_the_score_mod(member, size):
     mod, scores = member.slot(), inputs()[0] @ inputs()[1].T
-    padded = jnp.pad(scores, ((0, size[0]), (0, size[1])))
-    whole = mod(scores, jnp.arange(Q)[:, None], jnp.arange(K)[None, :])
+    padded = np.pad(scores, ((0, size[0]), (0, size[1])))
+    whole = np.asarray(mod(scores, jnp.arange(Q)[:, None], jnp.arange(K)[None, :]))
     grid, _ = make_grid(Q, K, size, None)
+    in_block = jax.jit(lambda part, start: score_mods.in_block(mod, part, grid.block(start)))
     for _, inside in blocks(size):
-        block = grid.block(tuple(each.start for each in inside))
-        got = score_mods.in_block(mod, padded[inside], block)
+        got = np.asarray(in_block(padded[inside], tuple(each.start for each in inside)))
         rows, columns = whole[inside].shape
         assert_close(got[:rows, :columns], whole[inside])
 
@@ -306,6 +307,19 @@ GRIDS = {
 }
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def of_grid(how, normalizer, mask, arguments):
+    """Scores are close to each other, so that most of what is visible has a weight."""
+    slots = {"score": ScaledDot(0.2), "normalizer": normalizer, "mask": mask}
+    slots |= {"score_mod": Alibi(0.01), "dropout": attn_jax.Dropout(0.3, jax.random.key(2))}
+
+    def loss(arguments):
+        output = how.attention(*arguments, **slots)
+        return (output**2).sum(), output
+
+    return jax.grad(loss, has_aux=True)(arguments)
+
+
 @pytest.mark.parametrize(
     ("normalizer", "name"),
     [(Softmax(0.3), name) for name in GRIDS]
@@ -313,20 +327,12 @@ GRIDS = {
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
 def test_whatever_a_mask_leaves_of_the_grid(normalizer, name):
-    """Scores are close to each other, so that most of what is visible has a weight."""
+    """For dense the mask is an array, so that grids of one shape share its program."""
     (q, k), size, mask = GRIDS[name]
-    slots = {"score": ScaledDot(0.2), "normalizer": normalizer, "mask": mask}
-    slots |= {"score_mod": Alibi(0.01), "dropout": attn_jax.Dropout(0.3, jax.random.key(2))}
-
-    def output_and_gradients(how):
-        def loss(arguments):
-            output = how.attention(*arguments, **slots)
-            return (output**2).sum(), output
-
-        return jax.jit(jax.grad(loss, has_aux=True))(inputs(SIZES | {"q": q, "k": k}))
-
-    got = output_and_gradients(Implementation("streaming", size))
-    assert_trees_close(got, output_and_gradients(DENSE))
+    arguments = inputs(SIZES | {"q": q, "k": k})
+    got = of_grid(Implementation("streaming", size), normalizer, mask, arguments)
+    whole = attn_jax.Dense(np.asarray(mask.dense(q, k)))
+    assert_trees_close(got, of_grid(DENSE, normalizer, whole, arguments))
 
 
 # 5. Derivatives of every order

@@ -10,8 +10,9 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6
 
 def assert_close(got, expected, *, tolerance=None):
     """Equal shapes and places of NaN and inf, error ≤ tolerance · max(1, |expected|)."""
-    tolerance = TOLERANCE[jnp.asarray(got).dtype.name] if tolerance is None else tolerance
-    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    got = np.asarray(got)
+    tolerance = TOLERANCE[got.dtype.name] if tolerance is None else tolerance
+    got, expected = got.astype(np.float64), np.asarray(expected, np.float64)
     assert got.shape == expected.shape, f"shape {got.shape}, expected {expected.shape}"
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     infinite = np.isinf(expected)

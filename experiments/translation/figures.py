@@ -69,23 +69,33 @@ def bleu_by_length(lengths: Sequence[Mapping[str, Any]]) -> Any:
     )
 
 
-def learning(directory: Path) -> Any:
-    """Return the learning curve of a run, None where it has no rows."""
+def learning(directory: Path, *, log: bool = False, shares: Mapping[str, str] | None = None) -> Any:
+    """Return the learning curve of a run, None where it has no rows.
+
+    Below it are `shares`, label → name of a number that each evaluation has, in per cent.
+    """
     path = directory / "training" / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     if not rows:
         return None
-    steps = [row["step"] for row in rows]
-    dev = [row.get("evaluation", {}).get("dev_loss", np.nan) for row in rows]
-    known = np.isfinite(np.array(dev, float))
-    losses = {"training": [row["loss"] for row in rows]}
-    if known.all():
-        losses["dev"] = dev
-    else:  # evaluations are rarer than rows: a line through those there are
-        losses["dev"] = np.interp(
-            steps, np.array(steps)[known], np.array(dev, float)[known], left=np.nan
-        )
-    return plots.learning_curve(steps, losses, loss_axis="loss per token, nats")
+    losses = {"training": [row["loss"] for row in rows], "dev": _evaluated(rows, "dev_loss")}
+    return plots.learning_curve(
+        [row["step"] for row in rows],
+        losses,
+        beside=shares and {label: 100 * _evaluated(rows, name) for label, name in shares.items()},
+        loss_axis="loss per token, nats",
+        log=log,
+    )
+
+
+def _evaluated(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """A number of each evaluation, at every row: on a line through those there are."""
+    values = np.array([row.get("evaluation", {}).get(name) for row in rows], float)
+    steps = np.array([row["step"] for row in rows])
+    known = np.isfinite(values)
+    if not known.any():
+        return values
+    return np.interp(steps, steps[known], values[known], left=np.nan)
 
 
 def save(figure: Any, path: Path) -> None:
