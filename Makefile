@@ -1,4 +1,4 @@
-# make demo   set up .venv and run the main job        make test   set up .venv and run the tests
+# make demo   set up .venv and run the demos           make test   set up .venv and run the tests
 # make lint   ruff check and format, without changes   make clean  remove .venv and caches
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,6 +9,7 @@ READY  := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/python -m experiments kernel-regression
+	$(BIN)/python -m experiments date-translation
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2

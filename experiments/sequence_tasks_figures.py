@@ -34,7 +34,7 @@ def draw(
         if figure is not None:
             yield name, figure
     yield "exact_match_by_length", exact_match_by_length(lengths, task.train.longest)
-    yield "learning_curve", learning(directory)
+    yield "learning_curve", learning(directory, log=True)
 
 
 def exact_match_by_length(lengths: Sequence[Mapping[str, Any]], longest: int) -> Any:

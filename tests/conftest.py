@@ -37,6 +37,10 @@ hypothesis.settings.load_profile("few")
 
 def pytest_collection_finish(session):
     """What is loaded stays: the collector need not look at it again, nor look so often."""
+    unstable = [each.nodeid for each in session.items if " at 0x" in each.nodeid]
+    assert not unstable, (
+        f"an address in a test's name, which differs from worker to worker: {unstable}"
+    )
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

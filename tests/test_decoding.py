@@ -496,7 +496,7 @@ MISTAKES = [
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize(("says", "mistake"), MISTAKES, ids=str)
+@pytest.mark.parametrize(("says", "mistake"), MISTAKES, ids=map(str, range(len(MISTAKES))))
 def test_mistakes_are_named(says, mistake):
     beams = {"beam_size", "n_best", "length_penalty"} & mistake.keys()
     draws = {"rng", "temperature", "top_p", "top_k"} & mistake.keys()
