@@ -206,10 +206,11 @@ def long_distance(how: ClaimOptions, output: Run) -> dict[str, Any]:
     counts = {row["model"]: f"{row['parameters']:,}" for row in rows}
     print("parameters:", ", ".join(f"{name} {count}" for name, count in counts.items()))
     summaries = [recall.summary(row) for row in rows]
-    tables.print_table(by_length(summaries, "accuracy"), title="right answers, share")
+    print("\nRight answers, share")
+    tables.print_table(by_length(summaries, "accuracy"))
     for when in ("before", "after"):
-        title = f"gradient {when} training, first input's / last input's"
-        tables.print_table(by_length(summaries, f"gradient_ratio_{when}"), title=title)
+        print(f"\nThe gradient's size at the first input / at the last one, {when} training")
+        tables.print_table(by_length(summaries, f"gradient_ratio_{when}"))
     output.write_figure("recall", figures.recall(summaries))
     output.write_figure("gradients", figures.gradients(rows))
     return {"rows": summaries}
@@ -221,10 +222,11 @@ def parallelism(how: ClaimOptions, output: Run) -> dict[str, Any]:
     from experiments import self_attention_timing as timing
 
     rows = list(timing.each(how))
-    title = f"milliseconds of a training step, {how.batch_size} sequences"
+    print(f"Parallelism: milliseconds of a training step, {how.batch_size} sequences")
     milliseconds = [row | {"ms": 1000 * row["seconds"]} for row in rows]
-    tables.print_table(by_length(milliseconds, "ms"), title=title)
-    tables.print_table(by_length(rows, "cores"), title="CPU cores that it keeps busy")
+    tables.print_table(by_length(milliseconds, "ms"))
+    print("\nCPU cores that it keeps busy")
+    tables.print_table(by_length(rows, "cores"))
     output.write_figure("parallelism", figures.parallelism(rows))
     return {"rows": rows}
 

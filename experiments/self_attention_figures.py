@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from attn_jax import plots
 from attn_jax.plots.heatmaps import COLORS
-from attn_jax.plots.style import PALETTE, styled
+from attn_jax.plots.style import FAINT, PALETTE, styled
+from experiments.self_attention_recall import KEPT
 from experiments.self_attention_steps import TITLES, Steps
 
 SIGNED = "RdBu_r"
@@ -123,6 +124,8 @@ def recall(rows: Sequence[dict[str, Any]]) -> Figure:
     )
     (ax,) = figure.axes
     along_lengths(ax, lengths)
+    ax.axhline(100 / KEPT, color=FAINT, lw=1.0, ls=(0, (2, 2)), zorder=1)
+    ax.annotate("guessed", (lengths[0], 100 / KEPT), xytext=(0, -11), textcoords="offset points")
     ax.set_ylim(-3, 103)
     return figure
 

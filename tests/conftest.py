@@ -1,5 +1,6 @@
 """Strict JAX for every test: float64 on, rank promotion and warnings are errors, one CPU."""
 
+import collections
 import gc
 import os
 from importlib.metadata import version
@@ -24,6 +25,25 @@ import pytest
 COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+# Each program that a process holds makes the next one slower to compile (a C++ exception is looked
+# for in the tables of them all): from time to time they are forgotten, and found again as above.
+MOST_PROGRAMS = 500
+programs = collections.Counter()
+
+
+def _count(event, seconds, **_):
+    programs["held"] += event.endswith("/backend_compile_duration")
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def pytest_runtest_teardown():
+    if programs["held"] > MOST_PROGRAMS:
+        jax.clear_caches()
+        programs.clear()
+
 
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 jax.config.update("jax_enable_x64", True)

@@ -36,12 +36,6 @@ SMALL = Shape(
 )
 
 
-@pytest.fixture(autouse=True)
-def _programs_stay(monkeypatch):
-    """A measurement begins by forgetting what was compiled, which other tests go on using."""
-    monkeypatch.setattr(jax, "clear_caches", lambda: None)
-
-
 # Shapes
 
 

@@ -587,7 +587,7 @@ def test_confidence_band_covers_at_the_nominal_rate():
     def mean_and_bands(query, x, y):
         options = {"score": score}
         bands = [regression.confidence_band(query, x, y, level=p, **options) for p in levels]
-        return smoother(query, x, **options) @ np.sin(x), bands
+        return smoother(query, x, **options) @ jnp.sin(x), bands
 
     mean, bands = jax.device_get(mean_and_bands(query, x, y))
     assert np.abs(mean - np.sin(query)).max() < 0.06

@@ -116,7 +116,7 @@ def test_gradient_sizes_are_norms_of_jacobians(name):
     embedded = model.embedding(tokens)
     jacobians = jax.vmap(jax.jacrev(lambda each: model.answer(each[None])[0]))(embedded)
     norms = np.sqrt((np.asarray(jacobians) ** 2).sum(axis=(1, 3)).mean(axis=0))
-    np.testing.assert_allclose(recall.gradient_sizes(model, tokens, SEED), norms, rtol=0.15)
+    np.testing.assert_allclose(recall.gradient_sizes(model, tokens, SEED), norms, rtol=0.25)
 
 
 def test_accuracy_counts_first_tokens():
