@@ -1,9 +1,12 @@
 r"""Dates in many languages to ISO 8601, character by character, with attention.
 
-python -m experiments date-translation                       28 languages of 13 scripts
-python -m experiments date-translation translate --language de "17. Mai 2024"
-python -m experiments date-translation evaluate --dates "de: Freitag, 17. Mai 2024"
-python -m experiments date-translation translate --language ja < dates.txt
+    python -m experiments date-translation                       28 languages of 13 scripts
+    python -m experiments date-translation --languages all --steps 5000 --features 128
+    python -m experiments date-translation translate --language de "17. Mai 2024"
+    python -m experiments date-translation translate --language ja < dates.txt
+    python -m experiments date-translation evaluate --dates "de: Freitag, 17. Mai 2024"
+
+EXPECTED
 """
 
 import dataclasses
@@ -84,10 +87,11 @@ def run(options: DateTranslation) -> None:
 
 def tiny(options: DateTranslation) -> DateTranslation:
     """Return the options of a run that takes seconds."""
+    languages = dates.chosen(options.data.languages)
     fit = {"steps": min(options.fit.steps, 4), "evaluate_every": 2, "batch_size": 16, "buckets": 1}
     return dataclasses.replace(
         options,
-        data=DateOptions(options.data.languages[:3], examples=10, test_examples=2),
+        data=DateOptions(languages[:3], examples=10, test_examples=2),
         model=dataclasses.replace(options.model, embedding=5, features=7),
         fit=dataclasses.replace(options.fit, **fit),
         compare_steps=min(options.compare_steps, 3),
@@ -155,6 +159,8 @@ def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
     results.show(scores)
     update(output, scores)
     output.write_predictions(results.predictions(found, test))
+    for stale in (output.directory / "figures").glob("alignment_*.png"):
+        stale.unlink()
     drawn = list(zip(asked, of_asked, strict=True))
     for name, figure in figures.draw(output.directory, drawn, scores):
         output.write_figure(name, figure)

@@ -54,7 +54,7 @@ def of_comparison(comparison: Sequence[Compared]) -> Iterator[tuple[str, Any]]:
         plots.learning_curve(
             [row["step"] for row in comparison[0].history],
             {name: [row["loss"] for row in each.history] for name, each in by_name.items()},
-            loss_axis="training loss per character, nats",
+            loss_axis="training loss, nats",
             log=True,
         ),
     )

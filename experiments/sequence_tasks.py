@@ -10,29 +10,21 @@ of updates. A sixth of what reverse is tested with is longer than any sequence i
 
 import dataclasses
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import tyro
 
+from experiments import sequence_tasks_results as results
 from experiments import sequences, tables
 from experiments.errors import UserError
 from experiments.runs import Output, Run, checked_name, start
-from experiments.sequences import TASKS, Lines, Sequences, TaskName
+from experiments.sequences import TASKS, TaskName
 from experiments.translation import fits, models, saved
-from experiments.translation.fits import Pairs
 from experiments.translation.models import ModelOptions
-from experiments.translation.translator import SearchOptions, Translation, Translator
 
 NAME = "sequence-tasks"
-TIMINGS = 5  # the fastest of so many counts
 ATTENTION, TWIN = "attention", "no attention"
-PARTS, GREEDY = ("dev", "test"), "greedy"
-
-Found = Mapping[tuple[str, str], Sequence[Translation]]  # of (system, part), greedily
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ def train(options: SequenceTasks) -> None:
     vocabulary = sequences.vocabulary(task)
     saved.write_vocabularies(output.directory, vocabulary, vocabulary)
     data = sequences.generate(task, seed=options.data_seed)
-    pairs = [encoded(part, vocabulary) for part in (data.train, data.dev)]
+    pairs = [results.encoded(part, vocabulary) for part in (data.train, data.dev)]
     sizes = (len(vocabulary), len(vocabulary))
     chosen = {"training": options.model}
     if options.twin:
@@ -141,11 +133,6 @@ def train(options: SequenceTasks) -> None:
         if fit.stopped == "interrupted":
             raise KeyboardInterrupt
     report(options, saved.load(output.directory), output)
-
-
-def encoded(lines: Lines, vocabulary: Any) -> Pairs:
-    """Return both sides as ids."""
-    return Pairs(*map(vocabulary.encode_batch, lines))
 
 
 def evaluate(options: SequenceTasks) -> None:
@@ -165,104 +152,19 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
         systems = {TWIN: loaded.model}
     rows, found = [], {}
     for system, model in systems.items():
-        for row, decoded in judged(model, data, loaded.source, sorted({1, options.beam})):
+        for row, decoded in results.judged(model, data, loaded.source, options.beam):
             rows.append({"system": system} | row)
-            if row["search"] == GREEDY:
+            if row["search"] == results.GREEDY:
                 found[system, row["part"]] = decoded
-    tables.print_table([readable(row) for row in rows])
-    print(f"BLEU {rows[0]['bleu_signature']}")
-    lengths = by_length(data, found)
+    lengths = results.by_length(data, found)
+    tables.print_table([results.readable(row) for row in rows])
+    print(f"BLEU {rows[0]['bleu_signature']}\n\nexact match by length, greedy, dev and test")
+    tables.print_table(results.in_fives(lengths))
     metrics = {"task": options.task, "longest_in_training": task.train.longest}
     output.write_metrics(metrics | {"scores": rows, "by_length": lengths})
-    output.write_predictions(predictions(data, found))
+    output.write_predictions(results.predictions(data, found))
     first = found[next(iter(systems)), "test"]
     for name, figure in figures.draw(output.directory, loaded, data.test, first, lengths, task):
         output.write_figure(name, figure)
     print(f"results in  {output.directory}/")
     print(f"pictures in {output.directory / 'figures'}/")
-
-
-def judged(
-    model: Any, data: Sequences, vocabulary: Any, beams: Sequence[int]
-) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
-    """Yield a row of metrics.json, and what was decoded, for each part and search."""
-    parts = {part: getattr(data, part) for part in PARTS}
-    perplexity = {part: perplexity_of(model, each, vocabulary) for part, each in parts.items()}
-    for beam in beams:
-        search = SearchOptions(beam=beam, longest=1.0, length_penalty=1.0)
-        translator = Translator([model], vocabulary, search)
-        for part, lines in parts.items():
-            decoded, speed = timed(translator, vocabulary.encode_batch(lines.source))
-            row = {"part": part, "search": GREEDY if beam == 1 else f"beam {beam}"}
-            row |= scores(lines, decoded)
-            row |= {"perplexity": perplexity[part], "sentences_per_second": speed}
-            yield row, decoded
-
-
-def timed(
-    translator: Translator, sources: Sequence[Sequence[int]]
-) -> tuple[list[Translation], float]:
-    """Return the best target of each source, and how many a second are found once compiled."""
-    best = [first for first, *_ in translator(sources)]
-    seconds = []
-    for _ in range(TIMINGS):
-        started = time.perf_counter()
-        translator(sources)
-        seconds.append(time.perf_counter() - started)
-    return best, len(sources) / min(seconds)
-
-
-def perplexity_of(model: Any, lines: Lines, vocabulary: Any) -> float:
-    """Return exp of the mean loss of a target's token, given those before it."""
-    losses = fits.dev_losses(encoded(lines, vocabulary), fits.FitOptions(buckets=1))
-    return losses(model)["dev_perplexity"]
-
-
-def scores(lines: Lines, found: Sequence[Translation]) -> dict[str, Any]:
-    """Return BLEU over the integers as they are, and exact match."""
-    from attn_jax import metrics
-
-    texts = [each.text for each in found]
-    bleu = metrics.bleu(texts, lines.target, tokenize="none")
-    exact = metrics.exact_match(texts, lines.target)
-    return {"bleu": bleu.score, "exact_match": exact, "bleu_signature": bleu.signature}
-
-
-HEADINGS = {
-    "bleu": "BLEU",
-    "exact_match": "exact match",
-    "sentences_per_second": "sentences/s",
-}
-
-
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    return {HEADINGS.get(name, name): row[name] for name in row if name != "bleu_signature"}
-
-
-def by_length(data: Sequences, found: Found) -> list[dict[str, Any]]:
-    """Return the exact match of each system at each length, over dev and test."""
-    length = np.array([len(line.split()) for line in (*data.dev.source, *data.test.source)])
-    right = {
-        system: np.concatenate(
-            [right_of(getattr(data, part), found[system, part]) for part in PARTS]
-        )
-        for system in dict.fromkeys(system for system, _ in found)
-    }
-    return [
-        {"length": int(each), "sequences": int(np.sum(length == each))}
-        | {system: float(np.mean(values[length == each])) for system, values in right.items()}
-        for each in np.unique(length)
-    ]
-
-
-def right_of(lines: Lines, found: Sequence[Translation]) -> np.ndarray:
-    """Return which targets were found exactly."""
-    return np.array([a.text == b for a, b in zip(found, lines.target, strict=True)])
-
-
-def predictions(data: Sequences, found: Found) -> dict[str, list[str]]:
-    """Return the columns of predictions.csv: the test part, greedily decoded."""
-    columns = {"source": data.test.source, "target": data.test.target}
-    decoded = {system: each for (system, part), each in found.items() if part == "test"}
-    return columns | {name: [each.text for each in texts] for name, texts in decoded.items()}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import cli, sequence_tasks, sequences
+from experiments import sequence_tasks_results as results
 from experiments.sequences import TASKS, Part
 from experiments.translation import models
 
@@ -73,6 +74,14 @@ def test_the_vocabulary_holds_every_integer():
     for line, ids in zip(lines.source, vocabulary.encode_batch(lines.source), strict=True):
         assert vocabulary.decode(ids) == line
         assert len(ids) == len(line.split())
+
+
+def test_lengths_are_printed_in_fives():
+    lengths = [{"length": n, "sequences": n + 1, "it": n / 13} for n in (0, 1, 5, 6, 11, 12)]
+    rows = results.in_fives(lengths)
+    assert [row["lengths"] for row in rows] == ["0-5", "6", "11-12"]
+    assert [row["sequences"] for row in rows] == [9, 7, 25]
+    assert rows[0]["it"] == pytest.approx((2 * 1 + 6 * 5) / 13 / 9)
 
 
 # The command line

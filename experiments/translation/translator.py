@@ -118,7 +118,7 @@ class Translator:
                         text=self.target.decode(ids),
                         ids=ids,
                         score=float(scores[row, n]),
-                        weights=None if weights is None else weights[row, n, :count, :length],
+                        weights=_cut(weights, row, n, count, length),
                         finished=bool(finished[row, n]),
                     )
                 )
@@ -190,6 +190,11 @@ def with_options(translator: Translator, **changes: Any) -> Translator:
     return Translator(
         translator.models, translator.target, options, batch_size=translator.batch_size
     )
+
+
+def _cut(weights: np.ndarray | None, row: int, n: int, count: int, length: int) -> Any:
+    """The weights of one hypothesis; a copy, since a view would keep its whole batch."""
+    return None if weights is None else weights[row, n, :count, :length].copy()
 
 
 def _power(count: int) -> int:
