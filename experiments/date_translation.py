@@ -1,12 +1,15 @@
 r"""Dates in many languages to ISO 8601, character by character, with attention.
 
-    python -m experiments date-translation                       28 languages of 13 scripts
+    python -m experiments date-translation                       28 languages of 12 scripts
     python -m experiments date-translation --languages all --steps 5000 --features 128
     python -m experiments date-translation translate --language de "17. Mai 2024"
     python -m experiments date-translation translate --language ja < dates.txt
     python -m experiments date-translation evaluate --dates "de: Freitag, 17. Mai 2024"
 
-EXPECTED
+Expected on two cores: 83,135 parameters and 400 steps, which take about 40 seconds, get 99.98 to
+100 % of 11,200 unseen dates exactly right, decoded greedily (three seeds), and 99 % from step 200
+on. The comparison, 100 steps each at equal parameters, takes about 90 seconds more: models with
+attention get 67 to 88 % of 896 unseen dates, the one with a fixed context 5 %.
 """
 
 import dataclasses
@@ -56,10 +59,10 @@ class DateTranslation:
     )
     fit: FitOptions = field(
         default_factory=lambda: FitOptions(
-            steps=400, learning_rate=0.015, warmup=50, evaluate_every=50, buckets=2, keep=1
+            steps=400, learning_rate=0.015, warmup=50, evaluate_every=50, buckets=1, keep=1
         )
     )
-    compare_steps: int = 150
+    compare_steps: int = 100
     """Steps of training of each score and normalizer in the comparison; 0: no comparison."""
     search: SearchOptions = field(default_factory=lambda: SearchOptions(longest=0.5))
     output: Output = field(default_factory=Output)
@@ -92,7 +95,7 @@ def tiny(options: DateTranslation) -> DateTranslation:
     return dataclasses.replace(
         options,
         data=DateOptions(languages[:3], examples=10, test_examples=2),
-        model=dataclasses.replace(options.model, embedding=5, features=7),
+        model=dataclasses.replace(options.model, embedding=5, features=2 * options.model.heads),
         fit=dataclasses.replace(options.fit, **fit),
         compare_steps=min(options.compare_steps, 3),
     )

@@ -44,8 +44,8 @@ def compare(
     goal = models.parameters(chosen, *task.sizes)
     compared = []
     for score, normalizer in rows:
-        options = dataclasses.replace(chosen, score=score, normalizer=normalizer)
-        options = models.of_size(options, goal, *task.sizes)
+        slots = {"model": "recurrent", "score": score, "normalizer": normalizer}
+        options = models.of_size(dataclasses.replace(chosen, **slots), goal, *task.sizes)
         trained = fitted(options, fit, task, directory / f"{score}-{normalizer}")
         numbers = {
             "name": name_of(options),

@@ -68,7 +68,7 @@ def bars(values: Mapping[str, float], *, axis: str = "exact match on unseen date
         places = range(len(values))
         ax.barh(places, list(values.values()), color=PALETTE[0], height=0.7)
         for place, value in zip(places, values.values(), strict=True):
-            ax.text(value + 1, place, f"{value:.4g}", va="center", fontsize=8)
+            ax.text(value + 1, place, f"{value:.2f}", va="center", fontsize=8)
         ax.set_yticks(places, list(values))
         ax.set(xlim=(0, 111), ylim=(len(values) - 0.4, -0.6), xlabel=axis)
         ax.set_xticks(range(0, 101, 20))

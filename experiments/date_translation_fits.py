@@ -63,4 +63,5 @@ def name_of(options: ModelOptions) -> str:
     """Return what tells a model from the others."""
     if options.score == "none":
         return "fixed context"
-    return f"{options.score} × {options.normalizer}"
+    scores = "transformer" if options.model == "transformer" else options.score
+    return f"{scores} × {options.normalizer}"

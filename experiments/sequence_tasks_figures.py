@@ -50,11 +50,13 @@ def exact_match_by_length(lengths: Sequence[Mapping[str, Any]], longest: int) ->
     ax.axvline(longest + 0.5, color="#777777", lw=1.0, ls=(0, (2, 2)), zorder=1)
     ax.annotate(
         "longest in training",
-        (longest + 0.5, 0.03),
+        (longest + 0.5, 0.5),
         xycoords=("data", "axes fraction"),
-        xytext=(-4, 0),
+        xytext=(-3, 0),
         textcoords="offset points",
         ha="right",
+        va="center",
+        rotation=90,
         color="#777777",
     )
     ax.set_ylim(-3, 103)

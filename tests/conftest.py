@@ -28,7 +28,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Each program that a process holds makes the next one slower to compile (a C++ exception is looked
 # for in the tables of them all): from time to time they are forgotten, and found again as above.
-MOST_PROGRAMS = 500
+MOST_PROGRAMS = 1000
 programs = collections.Counter()
 
 
