@@ -15,7 +15,6 @@ leading axis is left out everywhere.
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +27,10 @@ from attn_jax import masks
 from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
 from attn_jax.checks import require, require_function
 from attn_jax.dropout import Dropout
-from attn_jax.heads import loops, over_heads, require_layout
+from attn_jax.heads import choose_for_heads, over_heads, require_layout
 from attn_jax.normalizers import Softmax
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
-from attn_jax.streaming import size_for_heads
 
 
 def dot_product_attention(
@@ -85,16 +83,15 @@ def dot_product_attention(
     if local_window_size is not None:
         structure.append(masks.Window(*_sides(local_window_size)))
     require_layout(query, key, value)
-    one_by_one = loops(implementation, Softmax(), query, key)
-    heads = math.prod(query.shape[:-3]) * query.shape[-2]
+    chosen = choose_for_heads(implementation, Softmax(), query, key)
     head = functools.partial(
         attention_and_logsumexp if return_residual else attention,
         score=ScaledDot(scale),
-        implementation=implementation,
-        block_size=None if one_by_one else size_for_heads(heads),
+        implementation=chosen.implementation,
+        block_size=chosen.block_size,
     )
     arrays = query, key, value, bias, mask
-    return over_heads(head, *arrays, lengths, structure, one_by_one=one_by_one)
+    return over_heads(head, *arrays, lengths, structure, at_a_time=chosen.at_a_time)
 
 
 def flax_attention_fn(
@@ -160,16 +157,20 @@ def flax_attention_fn(
                 rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
         common = {"structure": structure, "score_mod": own_mod}
 
+        chosen = choose_for_heads(implementation, normalizer, query, key)
+        how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
+
         def head(query, key, value, **options):
-            return attention(query, key, value, **slots, implementation=implementation, **options)
+            return attention(query, key, value, **slots, **how, **options)
 
         def head_weights(query, key, value, **options):
             return attention_weights(query, key, **slots, **options)
 
         dropout = {"dropout_rate": dropout_rate, "rngs": rngs}
-        one_by_one = loops(implementation, normalizer, query, key)
         with _precision(precision):
-            output = over_heads(head, *flat, **arrays, **common, **dropout, one_by_one=one_by_one)
+            output = over_heads(
+                head, *flat, **arrays, **common, **dropout, at_a_time=chosen.at_a_time
+            )
             if module is not None:
                 weights = over_heads(head_weights, *flat, **arrays, **common)
                 weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it

@@ -6,18 +6,21 @@ other where they stream on a CPU.
 """
 
 import functools
+import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Num
 
-from attn_jax import masks
+from attn_jax import masks, streaming
 from attn_jax.attention import choose
 from attn_jax.checks import all_hold, require
 from attn_jax.dropout import Dropout
 from attn_jax.score_mods import Bias, ScoreMod, chain
+from attn_jax.streaming import size_for_heads
 
 
 def over_heads(
@@ -33,13 +36,13 @@ def over_heads(
     dropout_rate: float = 0.0,
     rngs: Array | None = None,
     own_slots: Any = None,
-    one_by_one: bool = False,
+    at_a_time: int = 0,
 ) -> Any:
     """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
 
     `rngs` is one PRNG key that all heads share, or an array of them [B, N]. `own_slots` is a pytree
-    of arrays [N, …]: each head gets its part as the keyword `own`. `one_by_one` is a loop over the
-    heads instead of vmap.
+    of arrays [N, …]: each head gets its part as the keyword `own`. `at_a_time` is how many heads a
+    loop computes in one turn; 0 is vmap over all of them.
     """
     require_layout(query, key, value)
     batched = query.ndim == 4
@@ -103,13 +106,17 @@ def over_heads(
     by_head = {name: 0 if heads else None for name, (_, heads) in own.items()}
     by_example = {name: 0 if batch else None for name, (batch, _) in own.items()}
 
-    def over(count, function, in_axes):  # an axis of one slows XLA's products down on CPUs
-        mapped = _loop if one_by_one or count == 1 else jax.vmap
-        return mapped(function, in_axes=in_axes)
+    def over(count, function, in_axes, turn):  # an axis of one slows XLA's products down on CPUs
+        loop = functools.partial(_loop, turn=turn)
+        return (loop if at_a_time or count == 1 else jax.vmap)(function, in_axes=in_axes)
 
-    group = over(n // k, one_head, (0, None, None, by_head))
-    heads = over(k, group, (0, 0, 0, by_head))
-    examples = over(b, heads, (0, 0, 0, by_example))
+    turns = [1, 1, 1]  # the innermost axis that is one takes several in a turn, if that divides it
+    level = next((level for level, count in enumerate((n // k, k, b)) if count > 1), 0)
+    if at_a_time and (n // k, k, b)[level] % at_a_time == 0:
+        turns[level] = at_a_time
+    group = over(n // k, one_head, (0, None, None, by_head), turns[0])
+    heads = over(k, group, (0, 0, 0, by_head), turns[1])
+    examples = over(b, heads, (0, 0, 0, by_example), turns[2])
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     results = examples(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
 
@@ -121,20 +128,42 @@ def over_heads(
     return jax.tree.map(whole, results)
 
 
-def loops(implementation: str, normalizer: Any, query: Array, key: Array) -> bool:
-    """Whether the heads stream one by one: on a CPU, whose cache then holds the block.
+class Choice(NamedTuple):
+    """How the heads are computed: arguments of `attention`, and of `over_heads`."""
 
-    Not where there are several devices: a batch that is spread over them is not looped over.
+    implementation: str
+    block_size: tuple[int, int] | None
+    at_a_time: int
+
+
+# pairs of one head on a CPU: from where streaming heads outrun dense ones, and up to where two at a
+# time keep its cores busier than one
+STREAMS, IN_TWOS = 2**16, 2**18
+
+
+def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Array) -> Choice:
+    """What "auto" stands for where there are heads: on a CPU they stream in a loop.
+
+    There the cache holds a block, and heads stream from 2¹⁶ pairs on, where the normalizer is
+    Softmax or Sigmoid; elsewhere it is as for one head. Not where there are several devices: a
+    batch that is spread over them is not looped over.
     """
     pairs = query.shape[-3] * key.shape[-3]
-    streams = choose(implementation, pairs, normalizer) == "streaming"
-    return streams and jax.default_backend() == "cpu" and jax.device_count() == 1
+    loops = jax.default_backend() == "cpu" and jax.device_count() == 1
+    if implementation == "auto" and loops and streaming.is_online(normalizer):
+        implementation = "streaming" if pairs >= STREAMS else "dense"
+    implementation = choose(implementation, pairs, normalizer)
+    streams = implementation == "streaming"
+    heads = math.prod(query.shape[:-3]) * query.shape[-2]
+    block_size = size_for_heads(heads) if streams and not loops else None
+    at_a_time = (2 if pairs <= IN_TWOS else 1) if streams and loops else 0
+    return Choice(implementation, block_size, at_a_time)
 
 
-def _loop(function: Callable, in_axes: tuple) -> Callable:
+def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
     """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays or Nones.
 
-    Axes are 0 or None.
+    Axes are 0 or None. Each turn of the loop makes so many calls, side by side.
     """
     *axes, by_name = in_axes
 
@@ -151,6 +180,18 @@ def _loop(function: Callable, in_axes: tuple) -> Callable:
 
         moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
         (count,) = {len(each) for each in moving if each is not None}
+        if count > turn > 1:
+
+            def several(here):
+                own = [jax.tree.map(operator.itemgetter(i), here) for i in range(turn)]
+                results = list(map(one, own))
+                return jax.tree.map(lambda *each: jnp.stack(each), *results)
+
+            turns = [
+                None if each is None else each.reshape(-1, turn, *each.shape[1:]) for each in moving
+            ]
+            results = jax.lax.map(several, turns)
+            return jax.tree.map(lambda each: each.reshape(count, *each.shape[2:]), results)
         if count > 1:
             return jax.lax.map(one, moving)
         only = one([None if each is None else each[0] for each in moving])

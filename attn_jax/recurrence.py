@@ -1,7 +1,7 @@
 """Recurrence over time: one step of a GRU and of an LSTM, and the scan that repeats it.
 
 The part of a step that sees the inputs alone, x W + b for all gates, is one matrix product over all
-times (`affine`); the scan gets its rows. Arrays in the scan have time first: [t, b, …].
+times (`products.affine`); the scan gets its rows. Arrays in the scan have time first: [t, b, …].
 """
 
 from collections.abc import Callable
@@ -17,20 +17,6 @@ class LSTMState(NamedTuple):
 
     hidden: Float[Array, "b h"]
     cell: Float[Array, "b h"]
-
-
-def affine(
-    inputs: Float[Array, "*n d"], kernel: Float[Array, "d g"], bias: Float[Array, " g"] | None
-) -> Float[Array, "*n g"]:
-    """inputs W + b, as one product of matrices whatever the axes: so is its gradient.
-
-    >>> affine(jnp.ones((2, 1, 3)), jnp.ones((3, 1)), jnp.ones(1)).tolist()
-    [[[4.0]], [[4.0]]]
-    """
-    rows = inputs.reshape(-1, inputs.shape[-1]) @ kernel
-    if bias is not None:
-        rows = rows + bias[None]
-    return rows.reshape(*inputs.shape[:-1], kernel.shape[1])
 
 
 def gru(

@@ -13,10 +13,9 @@ attention get 67 to 88 % of 896 unseen dates, the one with a fixed context 5 %.
 """
 
 import dataclasses
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,11 +29,11 @@ from experiments.date_translation_fits import Task, encoded, fitted
 from experiments.date_translation_results import ExactMatch
 from experiments.dates import FORMATS, DateOptions, Written
 from experiments.errors import UserError, listed, unknown
-from experiments.runs import Output, Run, checked_name, start
-from experiments.translation import lines, saved
+from experiments.runs import Output, Run, checked_name, require_same, start
+from experiments.translation import lines, models, saved
 from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
-from experiments.translation.translator import SearchOptions, Translation, Translator
+from experiments.translation.translator import SearchOptions, Translation, Translator, cut
 
 NAME = "date-translation"
 CHUNK = 64  # lines translated together
@@ -108,13 +107,17 @@ def train(options: DateTranslation) -> None:
     """Train and evaluate the model, then those that it is compared with."""
     languages = dates.chosen(options.data.languages)
     given(options.dates, languages)  # refused before the long computation
-    output = start(NAME, options, options.output, resume=options.resume)
+    if options.resume:
+        require_same(run_directory(options), options)
     training, dev = (dates.written(part, options.data) for part in ("training", "dev"))
     print(f"{len(training):,} dates in {len(languages)} languages and {len(FORMATS)} formats")
-    task = encoded(training, dev, languages)
+    task = encoded(training, dev, languages, options.fit)
+    models.parameters(options.model, *task.sizes)  # a model that cannot be is refused, too
+    checksums = saved.checksums(task.source, task.target, task.batches)
+    output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
     saved.write_vocabularies(output.directory, task.source, task.target)
     watched = {"dev_exact": ExactMatch(task.dev, task.target, options.search)}
-    fitted(options.model, options.fit, task, output.directory / "training", watched=watched)
+    fitted(options.model, options.fit, task, output.directory / saved.TRAINING, watched=watched)
     report(options, saved.load(output.directory), output)
     if options.compare_steps:
         compare(options, task, output)
@@ -126,11 +129,11 @@ def compare(options: DateTranslation, task: Task, output: Run) -> None:
     from experiments import date_translation_figures as figures
 
     fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
-    directory = output.directory / "training" / "comparison"
+    directory = output.directory / saved.TRAINING / "comparison"
     rows = comparison.FEW_ROWS if options.smoke else comparison.ROWS
     compared = comparison.compare(rows, options.model, fewer, task, options.search, directory)
     table = [each.numbers for each in compared]
-    update(output, {"comparison": table})
+    output.update_metrics({"comparison": table})
     print(f"\n{len(task.dev.sources):,} unseen dates after {fewer.steps} steps each")
     tables.print_table([comparison.readable(row) for row in table])
     for name, figure in figures.of_comparison(compared):
@@ -159,11 +162,10 @@ def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
     found = translated(translator, loaded.source, [*test, *asked])
     found, of_asked = found[: len(test)], found[len(test) :]
     scores = results.exact_match([each.text for each in found], test)
-    results.show(scores)
-    update(output, scores)
+    output.update_metrics(scores)
     output.write_predictions(results.predictions(found, test))
-    for stale in (output.directory / "figures").glob("alignment_*.png"):
-        stale.unlink()
+    results.show(scores)
+    output.clear_figures("alignment_*")
     drawn = list(zip(asked, of_asked, strict=True))
     for name, figure in figures.draw(output.directory, drawn, scores):
         output.write_figure(name, figure)
@@ -181,13 +183,6 @@ def say_where(output: Run) -> None:
     """Say where the files are."""
     print(f"\nresults in  {output.directory}/")
     print(f"pictures in {output.directory / 'figures'}/")
-
-
-def update(output: Run, numbers: Mapping[str, Any]) -> None:
-    """Write numbers into metrics.json beside those that it has."""
-    path = output.directory / "metrics.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    output.write_metrics({**before, **numbers})
 
 
 def run_directory(options: DateTranslation) -> Path:
@@ -233,6 +228,7 @@ def translate(options: DateTranslation) -> None:
             sources = dates.sources([(line, language) for line in chunk], loaded.source)
         except ValueError as error:
             raise UserError(str(error)) from error
+        sources = cut(sources, options.search.max_source, first=number + 1)
         for line, best in zip(chunk, translator(sources), strict=True):
             number += 1
             unseen = dates.unseen(line, loaded.source)

@@ -1,25 +1,23 @@
 """Pictures of date translation: alignments, exact match in bars, training."""
 
-import functools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 from attn_jax import plots
-from attn_jax.plots.style import PALETTE, fonts, styled
+from attn_jax.plots.style import PALETTE, drawable, styled
 from experiments import dates
 from experiments.date_translation_comparison import Compared
 from experiments.date_translation_results import MOST_LANGUAGES
 from experiments.dates import Written
 from experiments.translation.figures import learning
+from experiments.translation.letters import SIGNS, readable, say_missing, visible
 from experiments.translation.translator import Translation
 
 ALIGNMENTS = 3
-SIGNS = {" ": "␣", "\u00a0": "⍽", "\u202f": "⍽", "\u200e": "→", "\u200f": "←"}
 
 
 def draw(
@@ -28,6 +26,7 @@ def draw(
     scores: Mapping[str, Any],
 ) -> Iterator[tuple[str, Any]]:
     """Yield (name, figure)."""
+    say_missing(written.text for written, _ in drawn)
     for number, (written, translation) in enumerate(drawn, 1):
         if translation.weights is not None:
             yield f"alignment_{number}_{written.language}", alignment(written, translation)
@@ -99,34 +98,6 @@ def alignment(written: Written, translation: Translation) -> Figure:
         key_axis="source" + (f"      {legend}" if legend else ""),
         title=title,
     )
-
-
-def visible(letter: str) -> str:
-    """Return a character as a label shows it: a sign where it is none to see, a code at worst.
-
-    >>> visible("a"), visible("\N{RIGHT-TO-LEFT MARK}"), visible("\N{COMBINING ACUTE ACCENT}")
-    ('a', '←', '◌́')
-    """
-    if letter in SIGNS:
-        return SIGNS[letter]
-    if letter not in drawable() or unicodedata.category(letter)[0] in "CZ":
-        return f"{ord(letter):04X}"
-    return f"◌{letter}" if unicodedata.category(letter)[0] == "M" else letter
-
-
-def readable(text: str) -> str:
-    """Return a text with a sign for each character that no font here can draw."""
-    return "".join(letter if letter in drawable() else "□" for letter in text)
-
-
-@functools.cache
-def drawable() -> frozenset[str]:
-    """Return the characters that the fonts of this machine draw."""
-    found: set[str] = set()
-    for family in fonts():
-        font = font_manager.get_font(font_manager.findfont(family))
-        found.update(map(chr, font.get_charmap()))
-    return frozenset(found)
 
 
 def worth_drawing(test: Iterable[Written]) -> list[Written]:

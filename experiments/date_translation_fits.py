@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
     source: Any  # Vocabulary
     target: Any
-    training: Pairs
+    batches: Any  # of the dates to train on
     dev: Pairs
 
     @property
@@ -27,10 +27,16 @@ class Task(NamedTuple):
         return len(self.source), len(self.target)
 
 
-def encoded(training: Sequence[Written], dev: Sequence[Written], languages: Sequence[str]) -> Task:
+def encoded(
+    training: Sequence[Written],
+    dev: Sequence[Written],
+    languages: Sequence[str],
+    options: FitOptions,
+) -> Task:
     """Return the dates in the vocabularies of those to train on."""
     source, target = dates.vocabularies(training, languages)
-    return Task(source, target, *(dates.pairs(each, source, target) for each in (training, dev)))
+    pairs, unseen = (dates.pairs(each, source, target) for each in (training, dev))
+    return Task(source, target, fits.batches(pairs, options), unseen)
 
 
 def fitted(
@@ -46,7 +52,7 @@ def fitted(
     print(f"{name_of(model)}: {count:,} parameters, {options.steps} steps")
     fit = fits.train(
         models.build(model, *task.sizes, seed=options.seed),
-        task.training,
+        task.batches,
         None if watched is None else task.dev,
         options,
         directory,

@@ -25,6 +25,7 @@ def translator(model: Any, target: Any, search: SearchOptions) -> Translator:
         target,
         search,
         batch_size=BATCH,
+        positions=BATCH * LENGTHS[-1],
         lengths=LENGTHS,
         forbidden=(text.PAD, text.UNKNOWN, text.START),
     )

@@ -1,11 +1,21 @@
 """Mistakes of the person at the command line, told apart from bugs."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
     """What was asked for cannot be done; the command line prints it as one line, no traceback."""
+
+
+@contextmanager
+def as_user_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds, whose messages say what is wrong, into one line for the user."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(str(error)) from error
 
 
 def unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") -> UserError:

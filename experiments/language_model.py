@@ -4,17 +4,18 @@ r"""A language model on any text: bits per character, attention maps, text that 
     python -m experiments language-model --text FILE --tokens bpe --name mine
     python -m experiments language-model generate --prompt "The import statement"
     python -m experiments language-model --compare             masks × positions × normalizers
+    python -m experiments language-model speed             beside flax.nnx's modules and PyTorch's
 
 `train` trains a Transformer, reports bits per character on the held-out text, and draws the maps of
-every head on a sentence (`--sentence`) and each head's entropy. `generate` writes on from a prompt,
-token by token, from a cache. An interrupted run goes on with `--resume`.
+every head on a sentence (`--sentence`) and each head's entropy. `evaluate` does so again, on a file
+that `--text` names if it does, and writes evaluation.json. `generate` writes on from a prompt,
+token by token, from a cache. An interrupted run goes on with `--resume`. `speed` measures models of
+its own sizes: training, a long context's memory, decoding, compiling.
 """
 
 import dataclasses
 import json
 import os
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,22 +23,26 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 
+from experiments import language_model_measures as measures
+from experiments import language_model_text as texts
 from experiments import language_model_training as lm
 from experiments import tables
 from experiments.errors import UserError
-from experiments.language_model_training import FitOptions, TextOptions, TransformerOptions
-from experiments.runs import Output, Run, checked_name, start
+from experiments.language_model_text import TextOptions
+from experiments.language_model_training import FitOptions, TransformerOptions
+from experiments.runs import Output, Run, checked_name, start, to_json, write
 
 NAME = "language-model"
+EVALUATION = "evaluation.json"
 SENTENCE = "The for statement is used to iterate over the elements of a sequence."
-COMPARED = {
-    "softmax, rotary": {},
-    "softmax, ALiBi": {"positions": "alibi"},
-    "softmax, no positions": {"positions": "none"},
-    "softmax, rotary, window 32": {"window": 32},
-    "off-by-one, rotary": {"normalizer": "off-by-one"},
-    "entmax 1.5, rotary": {"normalizer": "entmax15"},
-    "sparsemax, rotary": {"normalizer": "sparsemax"},
+COMPARED = {  # the normalizer, the positions, the window; all else is as the options say
+    "softmax, rotary": ("softmax", "rotary", None),
+    "softmax, ALiBi": ("softmax", "alibi", None),
+    "softmax, no positions": ("softmax", "none", None),
+    "softmax, rotary, window 32": ("softmax", "rotary", 32),
+    "off-by-one, rotary": ("off-by-one", "rotary", None),
+    "entmax 1.5, rotary": ("entmax15", "rotary", None),
+    "sparsemax, rotary": ("sparsemax", "rotary", None),
 }
 
 
@@ -45,7 +50,7 @@ COMPARED = {
 class LanguageModel:
     """Train a Transformer to predict the next token of a text, evaluate it, let it write."""
 
-    action: tyro.conf.Positional[Literal["train", "evaluate", "generate"]] = "train"
+    action: tyro.conf.Positional[Literal["train", "evaluate", "generate", "speed"]] = "train"
     """What to do."""
     data: TextOptions = field(default_factory=TextOptions)
     model: TransformerOptions = field(default_factory=TransformerOptions)
@@ -73,8 +78,12 @@ class LanguageModel:
     def __post_init__(self):
         if self.count < 1:
             raise UserError(f"--count must be at least 1. Got {self.count}.")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < float("inf"):
             raise UserError(f"--temperature must not be negative. Got {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"--top-k must be at least 1. Got {self.top_k}.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"--top-p must be above 0 and at most 1. Got {self.top_p}.")
         if not self.sentence:
             raise UserError("--sentence must not be empty.")
 
@@ -84,7 +93,8 @@ def run(options: LanguageModel) -> None:
     if options.smoke:  # nearly all of its time is compiling
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
         options = tiny(options)
-    {"train": train, "evaluate": evaluate, "generate": generate}[options.action](options)
+    actions = {"train": train, "evaluate": evaluate, "generate": generate, "speed": speed}
+    actions[options.action](options)
 
 
 def tiny(options: LanguageModel) -> LanguageModel:
@@ -98,53 +108,59 @@ def tiny(options: LanguageModel) -> LanguageModel:
 
 def train(options: LanguageModel) -> None:
     """Train the model, or each of the comparison, and report."""
-    corpus = lm.load(options.data)
+    corpus = texts.load(options.data)
     if options.smoke:
         corpus = corpus._replace(train=corpus.train[:4000], dev=corpus.dev[:500])
+    chosen = models_of(options)
+    vocabulary = texts.train_vocabulary(corpus, options.data)
+    tokens = texts.encode(vocabulary, corpus.train)
+    if len(tokens) <= options.fit.context:
+        rule = f"must have more tokens than --context, {options.fit.context}"
+        raise UserError(f"what the text leaves to train on {rule}. Got {len(tokens)}.")
+    passages = measures.passages_of(vocabulary, corpus.dev, options.fit.context)
     output = start(NAME, options, options.output, resume=options.resume)
-    vocabulary = lm.train_vocabulary(corpus, options.data)
+    (output.directory / EVALUATION).unlink(missing_ok=True)  # of an earlier model
     vocabulary.save(output.directory / "vocabulary.json")
-    tokens, dev = (lm.encode(vocabulary, each) for each in (corpus.train, corpus.dev))
-    if len(tokens) <= options.fit.context or len(dev) < 2:
-        sizes = f"{len(tokens)} and {len(dev)}"
-        raise UserError(
-            f"the text needs more tokens than --context, and two held out. Got {sizes}."
-        )
-    passages = lm.Passages(dev, len(corpus.dev), options.fit.context)
     print(
         f"{corpus.source}: {len(corpus.train):,} characters, {len(corpus.dev):,} held out; "
         f"{len(tokens):,} tokens of {len(vocabulary):,} kinds"
     )
-    chosen = {"": options.model}
-    if options.compare:
-        chosen = {
-            name: dataclasses.replace(options.model, **changes)
-            for name, changes in COMPARED.items()
-        }
     rows, model = [], None
     for name, each in chosen.items():
-        if name:
+        if options.compare:
             print(name)
         fit = fitted(each, vocabulary, tokens, passages, options, output, name)
         model = model or fit.model
-        rows.append(row_of(name or each.normalizer, fit.model, passages))
+        rows.append(row_of(name, fit.model, passages, each.window))
         output.write_metrics({"rows": rows})  # what is done stays
-    tables.print_table([readable(row) for row in rows])
+    print_rows(rows)
     report(options, model, vocabulary, output)
+
+
+def models_of(options: LanguageModel) -> dict[str, TransformerOptions]:
+    """Return the models to train by their names: the one asked for, or those of the comparison."""
+    if not options.compare:
+        return {options.model.normalizer: options.model}
+    names = ("normalizer", "positions", "window")
+    return {
+        name: dataclasses.replace(options.model, **dict(zip(names, chosen, strict=True)))
+        for name, chosen in COMPARED.items()
+    }
 
 
 def fitted(
     model: TransformerOptions,
     vocabulary: Any,
     tokens: np.ndarray,
-    passages: lm.Passages,
+    passages: measures.Passages,
     options: LanguageModel,
     output: Run,
     name: str,
 ) -> Any:
     """Return one trained model; each of a comparison has a directory of its own."""
-    folder = "-".join(name.replace(",", " ").replace(".", " ").split()).lower()
-    directory = output.directory / "training" / folder if folder else output.directory / "training"
+    directory = output.directory / "training"
+    if options.compare:
+        directory /= "-".join(name.replace(",", " ").replace(".", " ").split()).lower()
     built = lm.build(model, len(vocabulary), options.fit)
     fit = lm.train(built, tokens, passages, options.fit, directory)
     if fit.stopped == "interrupted":
@@ -152,30 +168,43 @@ def fitted(
     return fit
 
 
-def row_of(name: str, model: Any, passages: lm.Passages) -> dict[str, Any]:
+def row_of(
+    name: str, model: Any, passages: measures.Passages, window: int | None
+) -> dict[str, Any]:
     """Return the numbers of one model."""
-    numbers = passages.evaluate(model)
-    sparse = lm.sparsity(model, passages.passages[:4, :-1])
-    return {"model": name, **numbers, **sparse}
+    numbers = passages.evaluate(model) | measures.sparsity(model, passages, window)
+    return {"model": name, **numbers}
 
 
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    return {
-        "model": row["model"],
-        "bits per\ncharacter": row["bits_per_character"],
-        "perplexity\nper token": row["perplexity"],
-        "weights\nthat are 0": row["zero_weights"],
-        "entropy,\nnats": float(np.mean(row["entropy"])),
-    }
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    """Print rows of metrics.json as a table."""
+    tables.print_table(
+        [
+            {
+                "model": row["model"],
+                "bits per\ncharacter": row["bits_per_character"],
+                "perplexity\nper token": row["perplexity"],
+                "weights that\nare 0 *": row["zero_weights"],
+                "entropy,\nnats *": float(np.mean(row["entropy"])),
+            }
+            for row in rows
+        ]
+    )
+    print(f"* over {rows[0]['passages_looked_at']} passages, all layers and heads")
 
 
-def report(options: LanguageModel, model: Any, vocabulary: Any, output: Run) -> None:
-    """Draw, and say where everything is."""
+def report(
+    options: LanguageModel, model: Any, vocabulary: Any, output: Run, *, trained: bool = True
+) -> None:
+    """Draw, and say where everything is; a later evaluation has pictures of its own."""
     from experiments import language_model_figures as figures
 
-    for name, figure in figures.draw(model, vocabulary, options.sentence, output.directory):
-        output.write_figure(name, figure)
+    prefix = "" if trained else "evaluation_"
+    for name, figure in figures.of_sentence(model, vocabulary, options.sentence):
+        output.write_figure(prefix + name, figure)
+    curve = figures.learning(output.directory) if trained else None
+    if curve is not None:
+        output.write_figure("learning_curve", curve)
     print(f"results in  {output.directory}/")
     print(f"pictures in {output.directory / 'figures'}/")
 
@@ -203,69 +232,49 @@ def restored(options: LanguageModel) -> tuple[Any, Any, dict[str, Any], Run]:
 
 def evaluate(options: LanguageModel) -> None:
     """Evaluate a trained model on its held-out text, or on another one."""
+    from attn_jax import text
+
     model, vocabulary, before, output = restored(options)
-    kept = {
-        name: each and Path(each)
-        for name, each in before["data"].items()
-        if name in ("text", "dev")
-    }
-    named = {name: getattr(options.data, name) for name in kept if getattr(options.data, name)}
-    corpus = lm.load(dataclasses.replace(options.data, **kept | named))
-    if before["smoke"]:
-        corpus = corpus._replace(dev=corpus.dev[:500])
-    tokens = lm.encode(vocabulary, corpus.dev)
-    passages = lm.Passages(tokens, len(corpus.dev), before["fit"]["context"])
-    row = row_of(before["model"]["normalizer"], model, passages)
-    tables.print_table([readable(row)])
-    output.write_metrics({"rows": [row]})
-    report(options, model, vocabulary, output)
+    written, source = evaluated(options.data, before)
+    passages = measures.passages_of(vocabulary, written, before["fit"]["context"])
+    chosen = before["model"]
+    row = row_of(chosen["normalizer"], model, passages, chosen["window"])
+    unknown = float((passages.passages == text.UNKNOWN)[:, 1:][passages.real].mean())
+    print(f"{source}: {len(written):,} characters, {100 * unknown:.2g} % of its tokens unknown")
+    print_rows([row])
+    row |= {"text": source, "unknown_tokens": unknown}
+    write(output.directory / EVALUATION, to_json({"rows": [row]}))
+    report(options, model, vocabulary, output, trained=False)
 
 
-# Writing
+def evaluated(data: TextOptions, before: dict[str, Any]) -> tuple[str, str]:
+    """Return the text to evaluate and what it is: a named file, all of it, or what was held out."""
+    named = [each for each in (data.text, data.dev) if each is not None]
+    if len(named) > 1:
+        raise UserError("evaluate takes one text. Got --text and --dev.")
+    if named:
+        return texts.read(named[0]), str(named[0])
+    kept = {name: each and Path(each) for name, each in before["data"].items()}
+    corpus = texts.load(TextOptions(text=kept["text"], dev=kept["dev"]))
+    return corpus.dev[:500] if before["smoke"] else corpus.dev, f"held out of {corpus.source}"
+
+
+def speed(options: LanguageModel) -> None:
+    """Measure how fast a Transformer trains, decodes and compiles, and in how much memory."""
+    from experiments import language_model_speed as measured
+
+    sizes = measured.TINY if options.smoke else measured.Sizes()
+    output = start(f"{NAME}-speed", options, options.output)
+    metrics: dict[str, Any] = {}
+    for name, part in measured.PARTS.items():
+        metrics[name] = part(sizes)
+        tables.print_table(metrics[name])
+        output.write_metrics(metrics)  # what is done stays
 
 
 def generate(options: LanguageModel) -> None:
-    """Write on from a prompt, each token as soon as it is there."""
+    """Write on from a prompt."""
+    from experiments import language_model_writing as writing
+
     model, vocabulary, *_ = restored(options)
-    ids = vocabulary.encode(options.prompt)
-    if not ids:
-        raise UserError(f"--prompt must hold a token at least. Got {options.prompt!r}.")
-    sys.stdout.write(options.prompt)
-    shown = vocabulary.decode(ids)
-    written = list(ids)
-    for token in drawn(model, np.asarray(ids)[None], options):
-        written.append(token)
-        text = vocabulary.decode(written)
-        if text.startswith(shown):  # a piece of a character waits for the rest
-            sys.stdout.write(text[len(shown) :])
-            sys.stdout.flush()
-            shown = text
-    sys.stdout.write("\n")
-
-
-def drawn(model: Any, prompt: np.ndarray, options: LanguageModel) -> Iterator[int]:
-    """Yield tokens one by one: the prompt fills the cache at once, then each token asks it."""
-    import jax
-
-    from attn_jax import decoding, text
-
-    forbidden = (text.PAD, text.UNKNOWN, text.START, text.END)
-    step, state = model.begin(prompt, longest=options.count)
-    filters = {"top_k": options.top_k, "top_p": options.top_p}
-
-    @jax.jit
-    def following(token, state, rng):
-        logits, state, _ = step(token, state)
-        how = {"start": token, "end": text.END, "max_length": 1, "forbidden": forbidden}
-        one = (lambda token, kept: (logits, kept, None), token)
-        if options.temperature == 0:
-            found = decoding.greedy(*one, **how)
-        else:
-            how |= {"rng": rng, "temperature": options.temperature}
-            found = decoding.sample(*one, **how, **filters)
-        return found.tokens[:, 0], state
-
-    token, rng = jax.numpy.asarray(prompt[:, -1]), jax.random.key(options.fit.seed)
-    for number in range(options.count):
-        token, state = following(token, state, jax.random.fold_in(rng, number))
-        yield int(token[0])
+    writing.generate(model, vocabulary, options)

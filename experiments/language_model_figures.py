@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 
 from attn_jax import plots
-from experiments import language_model_training as lm
+from experiments import language_model_measures as measures
+from experiments import language_model_text as texts
 
 MOST_TOKENS = 40  # of the sentence that is drawn
 
 
-def draw(model: Any, vocabulary: Any, sentence: str, directory: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, figure)."""
-    ids = vocabulary.encode(sentence)[:MOST_TOKENS]
-    names = [vocabulary.token(i) for i in ids]
-    maps = np.asarray(lm.attention_maps(model, np.asarray(ids)[None]))[:, 0]
-    for layer, heads in enumerate(maps):
+def of_sentence(model: Any, vocabulary: Any, sentence: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, figure): each layer's maps, and each head's entropy."""
+    learned = model.embedding.learned
+    most = MOST_TOKENS if learned is None else min(MOST_TOKENS, learned.shape[0])
+    ids = texts.encode(vocabulary, sentence)[:most]
+    names = [vocabulary.token(i) for i in ids.tolist()]
+    maps = measures.attention_maps(model, ids[None])
+    for layer, heads in enumerate(np.asarray(maps[:, 0])):
         yield (
             f"attention_layer_{layer + 1}",
             plots.attention_heatmaps(
@@ -31,8 +34,7 @@ def draw(model: Any, vocabulary: Any, sentence: str, directory: Path) -> Iterato
                 columns=2,
             ),
         )
-    safe = np.where(maps > 0, maps, 1.0)
-    entropy = -(maps * np.log(safe)).sum(-1).mean(-1)
+    entropy = np.asarray(measures.entropies(maps[:, 0])).mean(axis=-1)
     yield (
         "entropy",
         plots.attention_heatmap(
@@ -44,9 +46,6 @@ def draw(model: Any, vocabulary: Any, sentence: str, directory: Path) -> Iterato
             title="entropy of the weights, nats",
         ),
     )
-    curve = learning(directory)
-    if curve is not None:
-        yield "learning_curve", curve
 
 
 def learning(directory: Path) -> Any:

@@ -12,10 +12,12 @@ reports the alignment error rate of attention beside IBM model 1's.
 
 `train` writes vocabularies, checkpoints and a learning curve, and evaluates; `--twin` trains the
 model without attention, of as many parameters, as well, and draws it beside. An interrupted run
-goes on with `--resume`.
+goes on with `--resume`. What `evaluate` finds on other files than the training's is written to
+evaluation/, beside the results of the training.
 """
 
 import dataclasses
+import math
 import os
 import sys
 from dataclasses import dataclass, field
@@ -26,14 +28,16 @@ import tyro
 
 from experiments import tables
 from experiments.errors import UserError
-from experiments.runs import Output, Run, checked_name, start, write
+from experiments.runs import Output, Run, checked_name, plain, require_same, start
 from experiments.translation import corpora, fits, lines, models, saved
 from experiments.translation.corpora import CorpusOptions
 from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
-from experiments.translation.translator import SearchOptions, Translation, Translator
+from experiments.translation.scoring import BleuTokenize, Scoring
+from experiments.translation.translator import SearchOptions, Translation, Translator, cut
 
 NAME = "machine-translation"
+BLEU_TOKENIZE = "13a"
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,14 @@ class MachineTranslation:
     """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
     ensemble: tuple[str, ...] = ()
     """Names of further runs of the same vocabularies that vote."""
+    bleu_tokenize: BleuTokenize | None = None
+    """How BLEU parts a line into tokens: zh for Chinese, char for other languages without spaces.
+    Default: that of the training, 13a there."""
     alignments: Path | None = None
-    """translate: write each line's word alignment, in Pharaoh's format (0-0 1-2), to a file."""
+    """translate: write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each
+    line of output. Words are what stands between spaces."""
     plot: Path | None = None
-    """translate: draw the weights of the first line to a PNG file."""
+    """translate: draw the weights of the first line that has any to a file, a PNG by default."""
     resume: bool = False
     """Go on with an interrupted run of this name and these options."""
     smoke: bool = False
@@ -72,6 +80,9 @@ class MachineTranslation:
     def __post_init__(self):
         if self.average < 1:
             raise UserError(f"--average must be at least 1. Got {self.average}.")
+        for name in ("alignments", "plot"):
+            if getattr(self, name) is not None and self.action != "translate":
+                raise UserError(f"--{name} is for translate, not for {self.action}.")
 
 
 def run(options: MachineTranslation) -> None:
@@ -105,119 +116,103 @@ def tiny(options: MachineTranslation) -> MachineTranslation:
 
 def train(options: MachineTranslation) -> None:
     """Train a model, and its twin if asked for; evaluate."""
+    if options.resume:  # what cannot be is refused at once
+        require_same(run_directory(options, options.output.name), options)
     corpus = corpora.load(options.corpus)
     for note in corpus.notes:
         print(note)
-    output = start(NAME, options, options.output, resume=options.resume)
-    source, target = corpora.vocabularies(corpus, options.corpus)
-    saved.write_vocabularies(output.directory, source, target)
-    sizes = (len(source), len(target))
-    pairs = [corpora.encoded(each, source, target) for each in (corpus.train, corpus.dev)]
-    chosen = {"training": options.model}
+    vocabularies = corpora.vocabularies(corpus, options.corpus)
+    sizes = tuple(map(len, vocabularies))
+    pairs, dev = (corpora.encoded(each, *vocabularies) for each in (corpus.train, corpus.dev))
+    batches = fits.batches(pairs, options.fit, max_length=options.corpus.max_length)
+    chosen = {saved.TRAINING: options.model}
     if options.twin:
         chosen[saved.TWIN] = models.twin(options.model, *sizes)
+    names = {directory: described(each, sizes) for directory, each in chosen.items()}
+    # All that can be refused is refused by now: from here on an earlier run of the name is gone.
+    checksums = saved.checksums(*vocabularies, batches)
+    output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
+    saved.write_vocabularies(output.directory, *vocabularies)
+    output.update_metrics({"training": fits.facts(batches)})
+    print(left_out(batches, options.corpus.max_length))
     for directory, each in chosen.items():
-        count = models.parameters(each, *sizes)
-        what = "no attention" if each.score == "none" else f"{each.score} × {each.normalizer}"
-        what = f"Transformer, {each.normalizer}" if each.model == "transformer" else what
-        print(f"{what}: {count:,} parameters, {sizes[0]:,} source and {sizes[1]:,} target tokens")
+        print(names[directory])
         model = models.build(each, *sizes, seed=options.fit.seed)
-        fit = fits.train(
-            model,
-            *pairs,
-            options.fit,
-            output.directory / directory,
-            max_length=options.corpus.max_length,
-        )
+        fit = fits.train(model, batches, dev, options.fit, output.directory / directory)
         if fit.stopped == "interrupted":
             raise KeyboardInterrupt
     report(options, corpus, saved.load(output.directory, average=options.average), output)
+
+
+def described(options: ModelOptions, sizes: tuple[int, int]) -> str:
+    """Return what a model is, and how large."""
+    what = "no attention" if options.score == "none" else f"{options.score} × {options.normalizer}"
+    what = f"Transformer, {options.normalizer}" if options.model == "transformer" else what
+    count = models.parameters(options, *sizes)
+    return f"{what}: {count:,} parameters, {sizes[0]:,} source and {sizes[1]:,} target tokens"
+
+
+def left_out(batches: Any, longest: int) -> str:
+    """Return what is trained on, and what is not."""
+    missing = f"{batches.without_target:,} have no target, {batches.too_long:,} are longer than"
+    real = f"{batches.real_fraction:.0%} of the positions in batches are no padding"
+    return f"{batches.size:,} pairs to train on ({missing} --max-length {longest}); {real}"
 
 
 # Evaluation
 
 
 def evaluate(options: MachineTranslation) -> None:
-    """Evaluate a trained model on the test lines, those of its training or other ones."""
-    directory = run_directory(options, options.output.name)
-    loaded = saved.load(directory, average=options.average)
-    corpus = corpora.load(corpora.as_trained(options.corpus, loaded.options["corpus"]))
-    report(options, corpus, loaded, Run(directory))
+    """Evaluate a trained model on the test lines of its training, or on other ones.
+
+    What other lines say goes to evaluation/: metrics.json stays what the training reported.
+    """
+    loaded = saved.load(run_directory(options, options.output.name), average=options.average)
+    before = loaded.options["corpus"]
+    corpus = corpora.to_judge(options.corpus, before)
+    output = Run(loaded.directory)
+    now = plain(corpora.files(options.corpus, "test"))
+    if now != [None, None] and now != [before["test_source"], before["test_target"]]:
+        output = Run(loaded.directory / "evaluation")
+        output.clear_figures()
+        output.write_metrics({"test": now})
+    report(options, corpus, loaded, output)
 
 
 def report(
     options: MachineTranslation, corpus: corpora.Corpus, loaded: saved.Saved, output: Run
 ) -> None:
     """Print, write and draw what the translations are worth."""
-    from experiments.translation import figures, reports
+    from experiments.translation import evaluation, figures
 
-    part, test = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
-    voters = [loaded.model, *others(options, loaded)]
-    systems = {"attention": voters} | ({"no attention": [loaded.twin]} if loaded.twin else {})
-    if loaded.options["model"]["score"] == "none":
-        systems = {"no attention": voters}
-    lowercase = loaded.options["corpus"]["lowercase"]
-    rows, translations = [], {}
-    for system, members in systems.items():
-        for beam in sorted({1, options.search.beam}):
-            search = dataclasses.replace(options.search, beam=beam, n_best=1)
-            translator = Translator(members, loaded.target, search)
-            found = translated(translator, loaded, test.source)
-            texts = [each.text for each in found]
-            row = {"system": system, "search": "greedy" if beam == 1 else f"beam {beam}"}
-            rows.append(row | reports.scores(texts, test.target, lowercase=lowercase))
-            translations[system] = found
-    print(f"\n{part}: {len(test.source):,} lines")
-    tables.print_table([readable(row) for row in rows])
-    print(f"BLEU {rows[0]['bleu_signature']}\nchrF {rows[0]['chrf_signature']}")
-    texts = {name: [each.text for each in found] for name, found in translations.items()}
-    first = next(iter(texts))
-    lengths = reports.by_length(test.source, texts, test.target, lowercase=lowercase)
-    bad = reports.worst(test, texts[first], lowercase=lowercase)
-    metrics: dict[str, Any] = {"part": part, "scores": rows, "by_length": lengths, "worst": bad}
-    print("\nBLEU by the source's length, in words")
-    tables.print_table(lengths)
-    print("\nthe worst translations, by chrF")
-    for each in bad[:3]:
-        for name in ("source", "translation", "reference"):
-            print(f"  {name:12}{each[name]}")
-        print()
-    if corpus.gold is not None and loaded.options["model"]["score"] != "none":
-        pairs = corpora.encoded(corpus.train, loaded.source, loaded.target)
-        vocabularies = (loaded.source, loaded.target)
-        metrics["alignment"] = reports.alignment_errors(loaded.model, corpus, pairs, vocabularies)
-        print("alignment error rate on the gold links")
-        tables.print_table(metrics["alignment"])
-    output.write_metrics(metrics)
-    columns = {"source": test.source, "reference": test.target}
-    output.write_predictions({**columns, **texts})
-    drawn = (output.directory, loaded, test, translations[first], lengths, corpus.names)
-    for name, figure in figures.draw(*drawn):
-        output.write_figure(name, figure)
+    name = evaluation.ATTENTION if loaded.attends else evaluation.TWIN
+    systems = {name: [each.model for each in (loaded, *others(options, loaded))]}
+    if loaded.attends and (twin := saved.load_twin(loaded, average=options.average)):
+        systems[evaluation.TWIN] = [twin]
+    tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
+    scoring = Scoring(loaded.target, tokenize)
+    judged = evaluation.judge(systems, loaded, corpus, options.search, scoring)
+    output.update_metrics(judged.metrics)
+    columns = {"source": judged.lines.source, "reference": judged.lines.target}
+    output.write_predictions(columns | judged.texts)
+    evaluation.show(judged)
+    output.clear_figures()
+    found, lengths = judged.translations[name], judged.metrics["by_length"]
+    for drawn, figure in figures.draw(loaded, judged.lines, found, lengths, corpus.names):
+        output.write_figure(drawn, figure)
+    if output.directory == loaded.directory and (curve := figures.learning(loaded.directory)):
+        output.write_figure("learning_curve", curve)
     print(f"results in  {output.directory}/")
     print(f"pictures in {output.directory / 'figures'}/")
 
 
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    names = {"system": "system", "search": "search", "bleu": "BLEU", "chrf": "chrF"}
-    return {shown: row[name] for name, shown in names.items()}
-
-
-def translated(
-    translator: Translator, loaded: saved.Saved, sources: list[str]
-) -> list[Translation]:
-    """Return the best translation of each line."""
-    return [best for best, *_ in translator(loaded.source.encode_batch(sources))]
-
-
-def others(options: MachineTranslation, first: saved.Saved) -> list[Any]:
-    """Return the models that vote beside the first one."""
+def others(options: MachineTranslation, first: saved.Saved) -> list[saved.Saved]:
+    """Return the runs that vote beside the first one."""
     voters = []
     for name in options.ensemble:
         loaded = saved.load(run_directory(options, name), average=options.average)
         saved.require_same_vocabulary(first, loaded, name)
-        voters.append(loaded.model)
+        voters.append(loaded)
     return voters
 
 
@@ -233,11 +228,11 @@ def speed(options: MachineTranslation) -> None:
     corpus = corpora.load(options.corpus)
     vocabularies = corpora.vocabularies(corpus, options.corpus)
     pairs = corpora.encoded(corpus.train, *vocabularies)
-    given = (options.model, options.fit, corpus, vocabularies, pairs, options.corpus.max_length)
-    rows = speed.compare(*given)
-    tables.print_table(rows)
+    batches = fits.batches(pairs, options.fit, max_length=options.corpus.max_length)
+    rows = speed.compare(options.model, options.fit, corpus, vocabularies, batches)
     output = start(f"{NAME}-speed", options, options.output)
     output.write_metrics({"rows": rows})
+    tables.print_table(rows)
 
 
 # Translation
@@ -245,32 +240,36 @@ def speed(options: MachineTranslation) -> None:
 
 def translate(options: MachineTranslation) -> None:
     """Translate the standard input, line by line and in order, to the standard output."""
-    from experiments.translation import figures, reports
+    from experiments.translation import asked
 
+    links, plot = asked.writable(options.alignments, asked.ALIGNMENTS), asked.picture(options.plot)
     loaded = saved.load(run_directory(options, options.output.name), average=options.average)
-    models_ = [loaded.model, *others(options, loaded)]
-    translator = Translator(models_, loaded.target, options.search, batch_size=64)
-    vocabularies = (loaded.source, loaded.target)
-    links: list[str] = []
-    try:
+    voters = [loaded, *others(options, loaded)]
+    aligned = links is not None or plot is not None
+    if aligned and not any(each.attends for each in voters):
+        raise UserError("--alignments and --plot need a model with attention. Got --score none.")
+    translator = Translator(
+        [each.model for each in voters],
+        loaded.target,
+        options.search,
+        batch_size=64,
+        align_up_to=math.inf if aligned else 0,
+    )
+    vocabularies, number = (loaded.source, loaded.target), 0
+    lines.as_utf8(sys.stdout)
+    with asked.opened(links) as stream:
         for chunk in lines.chunks(sys.stdin, translator.batch_size):
-            found = translator(loaded.source.encode_batch(chunk))
+            encoded = loaded.source.encode_batch(chunk)
+            found = translator(cut(encoded, options.search.max_source, first=number + 1))
             for source, best in zip(chunk, found, strict=True):
-                if options.plot is not None and not links:
-                    figure = figures.heat_map(source, best[0], vocabularies, ("source", "target"))
-                    figures.save(figure, options.plot)
-                links.append(pharaoh(reports.translation_links(source, best[0], vocabularies)))
-                show(len(links) - 1, best, several=options.search.n_best > 1)
-    finally:
-        if options.alignments is not None:
-            write(options.alignments, "".join(f"{line}\n" for line in links))
-
-
-def pharaoh(links: set[tuple[int, int]]) -> str:
-    """Return links as a line of Pharaoh's format."""
-    from attn_jax import metrics
-
-    return metrics.to_pharaoh(links)
+                show(number, best, several=options.search.n_best > 1)
+                if stream is not None:
+                    asked.write_links(stream, source, best, vocabularies)
+                if plot is not None and asked.draw(plot, source, best[0], vocabularies):
+                    plot = None
+                number += 1
+    if plot is not None:
+        print("--plot: no line had anything to draw", file=sys.stderr)
 
 
 def show(number: int, best: list[Translation], *, several: bool) -> None:

@@ -1,6 +1,6 @@
 """A run's directory, OUTPUT_DIR/EXPERIMENT/NAME, and the files in it.
 
-    config.json        every option, the versions, the devices
+    config.json        every option, checksums of what a resumed run must share, versions, devices
     metrics.json       the numbers that the experiment reports
     predictions.csv    one row per example
     figures/*.png
@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from numpy.typing import ArrayLike
 from experiments.errors import UserError
 
 VERSIONS_OF = ("attn_jax", "jax", "flax", "numpy")
+NO_CHECKSUMS: Mapping[str, Any] = MappingProxyType({})
+FREE = ("resume", "output")  # options that a resumed run may change: its directory may have moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Run:
         """Write metrics.json."""
         return write(self.directory / "metrics.json", to_json(metrics))
 
+    def update_metrics(self, metrics: Mapping[str, Any]) -> Path:
+        """Write numbers into metrics.json beside those that it has."""
+        path = self.directory / "metrics.json"
+        return self.write_metrics((read_json(path) if path.exists() else {}) | dict(metrics))
+
     def write_predictions(self, columns: Mapping[str, ArrayLike]) -> Path:
         """Write predictions.csv: each column is [n], floats keep all their digits."""
         return write(self.directory / "predictions.csv", to_csv(columns))
@@ -64,46 +72,75 @@ class Run:
         path = self.directory / "figures" / f"{name}.png"
         return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
 
+    def clear_figures(self, pattern: str = "*") -> None:
+        """Make figures/ if there is none, and take earlier pictures of these names out of it."""
+        figures = self.directory / "figures"
+        with refusing(figures):
+            figures.mkdir(parents=True, exist_ok=True)
+            for stale in figures.glob(f"{pattern}.png"):
+                stale.unlink(missing_ok=True)
 
-def start(experiment: str, options: Any, output: Output, *, resume: bool = False) -> Run:
+
+def start(
+    experiment: str,
+    options: Any,
+    output: Output,
+    *,
+    resume: bool = False,
+    checksums: Mapping[str, Any] = NO_CHECKSUMS,
+) -> Run:
     """Make the run's directory, clear an earlier run of this name out of it, write config.json.
 
-    Call it before the long computation: a bad name or an unwritable place is refused here. With
-    `resume` the checkpoints under training/ stay, and the earlier run's options have to be these.
+    Call it before the long computation, and after all that can be refused: an earlier run of this
+    name is gone then. A bad name or an unwritable place is refused here. With `resume` what is
+    under training/ stays, and the earlier run's options and checksums (name → value: of data, say,
+    which options only point to) have to be these.
     """
     run = Run(output.output_dir / experiment / checked_name(output.name))
     if resume:
-        require_same_options(run.directory, options)
+        require_same(run.directory, options, checksums)
     with refusing(run.directory):
         if not resume:
             shutil.rmtree(run.directory / "training", ignore_errors=True)
-        (run.directory / "figures").mkdir(parents=True, exist_ok=True)
+        run.directory.mkdir(parents=True, exist_ok=True)
         if (run.directory / "config.json").exists():
-            for stale in (
-                run.directory / "metrics.json",
-                run.directory / "predictions.csv",
-                *(run.directory / "figures").glob("*.png"),
-            ):
-                stale.unlink(missing_ok=True)
-    write(
-        run.directory / "config.json",
-        to_json({"experiment": experiment, "options": options, **environment()}),
-    )
+            shutil.rmtree(run.directory / "evaluation", ignore_errors=True)
+            for stale in ("metrics.json", "predictions.csv"):
+                (run.directory / stale).unlink(missing_ok=True)
+            run.clear_figures()
+        (run.directory / "figures").mkdir(exist_ok=True)
+    config = {"experiment": experiment, "options": options}
+    config |= {"checksums": checksums} if checksums else {}
+    write(run.directory / "config.json", to_json(config | environment()))
     return run
 
 
-def require_same_options(directory: Path, options: Any) -> None:
-    """Refuse to resume what is not there, or what began with other options."""
+def require_same(
+    directory: Path, options: Any, checksums: Mapping[str, Any] = NO_CHECKSUMS
+) -> None:
+    """Refuse to resume what is not there, or what began with other options or other data."""
     config = directory / "config.json"
     if not config.exists():
         raise UserError(f"--resume needs an earlier run. Got none in {directory}.")
-    before = json.loads(config.read_text("utf-8"))["options"]
-    now = json.loads(to_json(options))
-    changed = [name for name in now if name != "resume" and before.get(name) != now[name]]
-    if changed:
-        raise UserError(
-            f"--resume needs the options of the earlier run. Changed: {', '.join(changed)}."
-        )
+    before = read_json(config)
+    for what, given in (("options", options), ("checksums", checksums)):
+        now, there = plain(given), before.get(what, {})
+        changed = [name for name in now if name not in FREE and there.get(name) != now[name]]
+        if changed:
+            what = what.replace("checksums", "data")
+            names = ", ".join(changed)
+            raise UserError(f"--resume needs the {what} of the earlier run. Changed: {names}.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a run."""
+    try:
+        read = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{path} is damaged: it holds no object.")
+    return read
 
 
 def checked_name(name: str) -> str:
@@ -194,10 +231,10 @@ def write(path: Path, text: str) -> Path:
     return write_with(path, lambda temporary: temporary.write_text(text, "utf-8", newline=""))
 
 
-def write_with(path: Path, writer: Callable[[Path], Any]) -> Path:
+def write_with(path: Path, writer: Callable[[Path], Any], *, option: str = "--output-dir") -> Path:
     """Let `writer` fill a temporary file beside `path`, then rename it into place."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    with refusing(path):
+    with refusing(path, option):
         try:
             writer(temporary)
             temporary.replace(path)
@@ -207,11 +244,11 @@ def write_with(path: Path, writer: Callable[[Path], Any]) -> Path:
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one clear line."""
+def refusing(path: Path, option: str = "--output-dir") -> Iterator[None]:
+    """Turn what the file system refuses into one clear line that names the option to change."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}. Choose another --output-dir."
+            f"cannot write {path}: {error.strerror or error}. Choose another {option}."
         ) from error

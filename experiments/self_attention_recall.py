@@ -19,8 +19,7 @@ import optax
 from flax import nnx
 
 from attn_jax import metrics
-from attn_jax.nn import GRU, LSTM, Stack
-from attn_jax.nn.language_models import Embedding
+from attn_jax.nn import GRU, LSTM, Embedding, Stack
 from attn_jax.training import Batches, fit
 from experiments.runs import to_json, write
 

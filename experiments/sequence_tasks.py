@@ -16,6 +16,7 @@ minute: perplexity 1.00 and 100 BLEU on dev, 99.6 to 100 on test.
 import dataclasses
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -23,7 +24,7 @@ import tyro
 from experiments import sequence_tasks_results as results
 from experiments import sequences, tables
 from experiments.errors import UserError
-from experiments.runs import Output, Run, checked_name, start
+from experiments.runs import Output, Run, checked_name, require_same, start
 from experiments.sequences import TASKS, TaskName
 from experiments.translation import fits, models, saved
 from experiments.translation.models import ModelOptions
@@ -118,23 +119,29 @@ def task_of(name: TaskName, *, smoke: bool) -> sequences.Task:
 
 def train(options: SequenceTasks) -> None:
     """Train a model, and its twin if asked for; evaluate."""
+    if options.resume:  # what cannot be is refused at once
+        require_same(run_directory(options), options)
     task = task_of(options.task, smoke=options.smoke)
-    output = start(f"{NAME}/{options.task}", options, options.output, resume=options.resume)
+    fit_options = options.fit.of(task)
     vocabulary = sequences.vocabulary(task)
-    saved.write_vocabularies(output.directory, vocabulary, vocabulary)
     data = sequences.generate(task, seed=options.data_seed)
-    pairs = [results.encoded(part, vocabulary) for part in (data.train, data.dev)]
+    pairs, dev = (results.encoded(part, vocabulary) for part in (data.train, data.dev))
+    batches = fits.batches(pairs, fit_options)
     sizes = (len(vocabulary), len(vocabulary))
-    chosen = {"training": options.model}
+    chosen = {saved.TRAINING: options.model}
     if options.twin:
         chosen[saved.TWIN] = models.twin(options.model, *sizes)
-    fit_options = options.fit.of(task)
+    counts = {directory: models.parameters(each, *sizes) for directory, each in chosen.items()}
+    # All that can be refused is refused by now: from here on an earlier run of the name is gone.
+    checksums = saved.checksums(vocabulary, vocabulary, batches)
+    name = f"{NAME}/{options.task}"
+    output = start(name, options, options.output, resume=options.resume, checksums=checksums)
+    saved.write_vocabularies(output.directory, vocabulary, vocabulary)
     for directory, each in chosen.items():
-        what = TWIN if each.score == "none" else ATTENTION
-        count = models.parameters(each, *sizes)
+        what, count = TWIN if each.score == "none" else ATTENTION, counts[directory]
         print(f"{options.task}, {what}: {count:,} parameters, {fit_options.steps:,} steps")
         model = models.build(each, *sizes, seed=fit_options.seed)
-        fit = fits.train(model, *pairs, fit_options, output.directory / directory)
+        fit = fits.train(model, batches, dev, fit_options, output.directory / directory)
         if fit.stopped == "interrupted":
             raise KeyboardInterrupt
     report(options, saved.load(output.directory), output)
@@ -142,8 +149,13 @@ def train(options: SequenceTasks) -> None:
 
 def evaluate(options: SequenceTasks) -> None:
     """Evaluate a trained model on the sequences of its training's dev and test parts."""
-    directory = options.output.output_dir / NAME / options.task / checked_name(options.output.name)
+    directory = run_directory(options)
     report(options, saved.load(directory), Run(directory))
+
+
+def run_directory(options: SequenceTasks) -> Path:
+    """Return the directory of the run that is named."""
+    return options.output.output_dir / NAME / options.task / checked_name(options.output.name)
 
 
 def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
@@ -152,9 +164,9 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
 
     task = task_of(options.task, smoke=loaded.options["smoke"])
     data = sequences.generate(task, seed=loaded.options["data_seed"])
-    systems = {ATTENTION: loaded.model} | ({TWIN: loaded.twin} if loaded.twin else {})
-    if loaded.options["model"]["score"] == "none":
-        systems = {TWIN: loaded.model}
+    systems = {ATTENTION if loaded.attends else TWIN: loaded.model}
+    if loaded.attends and (twin := saved.load_twin(loaded)):
+        systems[TWIN] = twin
     rows, found = [], {}
     for system, model in systems.items():
         for row, decoded in results.judged(model, data, loaded.source, options.beam):
@@ -162,12 +174,13 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
             if row["search"] == results.GREEDY:
                 found[system, row["part"]] = decoded
     lengths = results.by_length(data, found)
-    tables.print_table([results.readable(row) for row in rows])
-    print(f"BLEU {rows[0]['bleu_signature']}\n\nexact match by length, greedy, dev and test")
-    tables.print_table(results.in_fives(lengths))
     metrics = {"task": options.task, "longest_in_training": task.train.longest}
     output.write_metrics(metrics | {"scores": rows, "by_length": lengths})
     output.write_predictions(results.predictions(data, found))
+    tables.print_table([results.readable(row) for row in rows])
+    print(f"BLEU {rows[0]['bleu_signature']}\n\nexact match by length, greedy, dev and test")
+    tables.print_table(results.in_fives(lengths))
+    output.clear_figures()
     first = found[next(iter(systems)), "test"]
     for name, figure in figures.draw(output.directory, loaded, data.test, first, lengths, task):
         output.write_figure(name, figure)

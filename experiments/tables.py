@@ -13,13 +13,15 @@ def print_table(
 ) -> None:
     """Print rows (column name → value) with one line each; numbers align right.
 
-    A column's name may have several lines.
+    A column's name may have several lines. No rows, no table.
 
     A table wider than the terminal (80 columns where there is none) continues below, its first
     column repeated: no number is ever cut.
     """
     from rich.console import Console
 
+    if not rows:
+        return
     console = Console(file=file, markup=False, highlight=False, emoji=False)
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = {name: column_text([row.get(name) for row in rows]) for name in names}

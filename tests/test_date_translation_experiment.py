@@ -15,7 +15,7 @@ from experiments import date_translation_results as results
 from experiments.date_translation_comparison import FEW_ROWS, ROWS
 from experiments.date_translation_fits import name_of
 from experiments.dates import Written
-from experiments.translation import models
+from experiments.translation import letters, models
 from experiments.translation.fits import Pairs
 from experiments.translation.models import ModelOptions
 from experiments.translation.translator import SearchOptions
@@ -190,10 +190,10 @@ def test_exact_match_is_that_of_the_model_that_is_asked():
 
 
 def test_labels_show_what_is_not_to_be_seen(monkeypatch):
-    monkeypatch.setattr(figures, "drawable", lambda: frozenset("aé\u0301\u202f\x07"))
-    shown = [figures.visible(each) for each in "aé \u202f\u200f\u0301\x07年"]
+    monkeypatch.setattr(letters, "drawable", lambda: frozenset("aé\u0301\u202f\x07"))
+    shown = [letters.visible(each) for each in "aé \u202f\u200f\u0301\x07年"]
     assert shown == ["a", "é", "␣", "⍽", "←", "◌\u0301", "0007", "5E74"]
-    assert figures.readable("a年") == "a□"
+    assert letters.readable("a年") == "a□"
 
 
 def test_dates_worth_drawing_are_of_several_scripts(monkeypatch):

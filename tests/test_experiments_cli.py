@@ -187,11 +187,32 @@ def test_figures(run):
 def test_a_second_run_of_the_name_replaces_the_first(run, tmp_path):
     run.write_metrics({})
     run.write_predictions({"x": [1]})
-    (run.directory / "figures" / "old.png").touch()
-    (run.directory / "notes.txt").touch()
+    for old in ("figures/old.png", "training/twin/1", "evaluation/metrics.json", "notes.txt"):
+        (run.directory / old).parent.mkdir(parents=True, exist_ok=True)
+        (run.directory / old).touch()
     runs.start("doubling", Doubling(), Output("it", tmp_path))
     left = {path.name for path in run.directory.rglob("*") if path.is_file()}
     assert left == {"config.json", "notes.txt"}
+
+
+def test_a_resumed_run_has_the_same_options_and_data(tmp_path):
+    output = Output("it", tmp_path)
+    first = runs.start("doubling", Doubling(), output, checksums={"text": 7})
+    (first.directory / "training").mkdir()
+    runs.start("doubling", Doubling(), output, resume=True, checksums={"text": 7})
+    for options, checksum, changed in ((Doubling(fail="bug"), 7, "fail"), (Doubling(), 8, "text")):
+        with pytest.raises(UserError, match=f"of the earlier run. Changed: {changed}"):
+            runs.start("doubling", options, output, resume=True, checksums={"text": checksum})
+    assert (first.directory / "training").is_dir()
+    (first.directory / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config.json cannot be read"):
+        runs.start("doubling", Doubling(), output, resume=True)
+
+
+def test_numbers_are_written_beside_others(run):
+    run.update_metrics({"a": 1, "b": 2})
+    run.update_metrics({"b": 3})
+    assert json.loads((run.directory / "metrics.json").read_text()) == {"a": 1, "b": 3}
 
 
 def test_an_interrupted_write_leaves_the_file_as_it_was(run):
@@ -251,6 +272,10 @@ def test_table_aligns_numbers():
     ]
     ends = [each.index(text) + len(text) for each, text in zip(body, ["50", "1600"], strict=False)]
     assert len(set(ends)) == 1
+
+
+def test_no_rows_are_no_table():
+    assert printed([], title="results") == []
 
 
 def test_table_wider_than_the_terminal_continues_below(monkeypatch):

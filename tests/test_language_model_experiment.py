@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from attn_jax import text
-from experiments import cli
+from attn_jax import regression, text
+from experiments import cli, language_model
+from experiments import language_model_measures as measures
+from experiments import language_model_text as texts
 from experiments import language_model_training as lm
 
 FIGURES = {"attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
@@ -18,6 +20,9 @@ def main(directory, *options):
     return cli.main(["language-model", *map(str, options), "--output-dir", str(directory)])
 
 
+CODE = "class A:\n    def f(self, x):\n        return x\n\n\ty = 'a  b'\n"
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
@@ -25,25 +30,64 @@ def trained(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A run of byte-pair pieces and learned positions on texts of its own; few batches in it."""
+    directory = tmp_path_factory.mktemp("runs")
+    files = {"text": CODE * 3, "dev": CODE + "z = 3\n"}
+    for name, written in files.items():
+        (directory / name).write_text(written)
+    named = [part for name in files for part in (f"--{name}", directory / name)]
+    options = ("--tokens", "bpe", "--vocabulary", 40, "--positions", "learned")
+    assert main(directory, "train", "--smoke", *named, *options) == 0
+    return directory
+
+
 def run_of(directory):
     return directory / "language-model" / "default"
 
 
-def rows_of(directory):
-    return json.loads((run_of(directory) / "metrics.json").read_text())["rows"]
+def rows_of(directory, name="metrics.json"):
+    return json.loads((run_of(directory) / name).read_text())["rows"]
+
+
+def figures_of(directory):
+    return {path.stem for path in (run_of(directory) / "figures").iterdir()}
 
 
 def test_training_writes_what_it_promises(trained):
     (row,) = rows_of(trained)
     assert 3 < row["bits_per_character"] < 8
     assert np.shape(row["entropy"]) == (2, 2)
-    assert {path.stem for path in (run_of(trained) / "figures").iterdir()} == FIGURES
+    assert figures_of(trained) >= FIGURES
 
 
-def test_evaluation_repeats_the_numbers(trained):
-    before = rows_of(trained)
-    assert main(trained, "evaluate", "--smoke") == 0
-    assert rows_of(trained) == before
+@pytest.mark.parametrize("run", ["trained", "pieces"])
+def test_evaluation_repeats_the_numbers_and_leaves_the_runs(run, request):
+    directory = request.getfixturevalue(run)
+    before, drawn = rows_of(directory), figures_of(directory)
+    assert main(directory, "evaluate", "--smoke") == 0
+    (row,), (expected,) = rows_of(directory, "evaluation.json"), before
+    assert {name: row[name] for name in expected} == expected
+    assert rows_of(directory) == before
+    pictures = FIGURES - {"learning_curve"}
+    assert figures_of(directory) == drawn | {f"evaluation_{name}" for name in pictures}
+
+
+@pytest.mark.parametrize("run", ["trained", "pieces"])
+@pytest.mark.parametrize("flag", ["--text", "--dev"])
+def test_a_named_text_is_evaluated_whole(run, flag, request, tmp_path):
+    directory = request.getfixturevalue(run)
+    written = CODE + "for i in a:\n  b\n" * 30
+    (tmp_path / "other").write_text(written)
+    assert main(directory, "evaluate", "--smoke", flag, tmp_path / "other") == 0
+    (row,) = rows_of(directory, "evaluation.json")
+    options = language_model.LanguageModel(output=language_model.Output(output_dir=directory))
+    model, vocabulary, *_ = language_model.restored(options)
+    nats = nats_of(model, texts.encode(vocabulary, written), 32)
+    first = len(vocabulary.decode(texts.encode(vocabulary, written)[:1]))
+    got = row["bits_per_character"]
+    np.testing.assert_allclose(got, nats / math.log(2) / (len(written) - first), rtol=1e-5)
 
 
 def test_generation_goes_on_from_the_prompt(trained, capsys):
@@ -59,8 +103,6 @@ def test_generation_goes_on_from_the_prompt(trained, capsys):
 
 def test_greedy_generation_is_the_full_forward(trained, capsys):
     """Each token from the cache is the most probable one of a forward pass over all before it."""
-    from experiments import language_model
-
     options = language_model.LanguageModel(output=language_model.Output(output_dir=trained))
     model, vocabulary, *_ = language_model.restored(options)
     assert main(trained, "generate", "--smoke", "--count", 5, "--temperature", 0) == 0
@@ -71,49 +113,172 @@ def test_greedy_generation_is_the_full_forward(trained, capsys):
         assert logits.argmax() == got[place]
 
 
-def test_comparison(tmp_path, capsys):
-    from experiments import language_model
+def test_learned_positions_end(pieces, capsys):
+    """A prompt of several lines is encoded as they are in training, and shown as it was."""
+    prompt = "class A:\n    def "
+    options = ("generate", "--prompt", prompt, "--temperature", 0)
+    assert main(pieces, *options, "--count", 8) == 0
+    assert capsys.readouterr().out.startswith(prompt)
+    assert main(pieces, *options, "--count", 33) == 2
+    error = capsys.readouterr().err
+    assert "--prompt and --count must stay within the 32 positions that were learned" in error
+    most = int(error.split("--count at most ")[1].split(".")[0])
+    assert main(pieces, *options, "--count", most) == 0
+    assert main(pieces, *options, "--count", most + 1) == 2
 
-    several = dict(list(language_model.COMPARED.items())[3:6])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(language_model, "COMPARED", several)
-        assert main(tmp_path, "train", "--smoke", "--compare") == 0
-    rows = {row["model"]: row for row in rows_of(tmp_path)}
-    assert rows.keys() == several.keys()
-    assert rows["entmax 1.5, rotary"]["zero_weights"] > 0
-    assert rows["off-by-one, rotary"]["zero_weights"] == 0
+
+SEVERAL = {
+    "entmax 1.5, alibi": ("entmax15", "alibi", None),
+    "softmax, window 3": ("softmax", "rotary", 3),
+}
+
+
+def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkeypatch):
+    """Each row is what its name says, whatever else is asked for; a resumed one has the bits."""
+    monkeypatch.setattr(language_model, "COMPARED", SEVERAL)
+    options = ("train", "--smoke", "--compare", "--positions", "none", "--window", 1)
+    assert main(tmp_path, *options) == 0
+    whole = rows_of(tmp_path)
     assert "bits per" in capsys.readouterr().out
+    entmax, softmax = whole
+    assert [row["model"] for row in whole] == list(SEVERAL)
+    assert entmax["zero_weights"] > 0
+    assert softmax["zero_weights"] == 0  # of those that it sees
+    chosen = language_model.models_of(options_of("train", *options[3:]))
+    assert [(m.normalizer, m.positions, m.window) for m in chosen.values()] == [*SEVERAL.values()]
+    interrupt(monkeypatch, after=3)  # in the second model
+    assert main(tmp_path, *options) == 130
+    assert len(rows_of(tmp_path)) == 1
+    assert main(tmp_path, *options, "--resume") == 0
+    assert rows_of(tmp_path) == whole
     assert main(tmp_path, "evaluate", "--smoke") == 2
     assert "holds a comparison" in capsys.readouterr().err
 
 
-def test_bits_per_character_count_each_token_once():
-    """Against log-probabilities of each passage by hand; pieces of two characters."""
-    vocabulary = text.Vocabulary.train(["abab", "ba"], kind="character")
-    tokens = np.array(vocabulary.encode("abbabaabbab"), np.int32)
-    fit = lm.FitOptions(context=4)
-    options = lm.TransformerOptions(features=8, heads=2, layers=1)
-    model = lm.build(options, len(vocabulary), fit)
-    passages = lm.Passages(tokens, 22, 4, batch_size=2)
+def options_of(action, compare, *options):
+    model = lm.TransformerOptions(positions=options[1], window=options[3])
+    return language_model.LanguageModel(action=action, compare=bool(compare), model=model)
+
+
+def interrupt(monkeypatch, *, after):
+    """Ctrl-C at an evaluation, once."""
+    evaluations = []
+
+    def once(self, model, real=measures.Passages.evaluate):
+        evaluations.append(1)
+        if len(evaluations) == after + 1:
+            raise KeyboardInterrupt
+        return real(self, model)
+
+    monkeypatch.setattr(measures.Passages, "evaluate", once)
+
+
+def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
+    options = ("train", "--smoke", "--sentence", "for x in y:")
+    interrupt(monkeypatch, after=0)
+    assert main(tmp_path, *options) == 130
+    assert main(tmp_path, *options, "--resume") == 0
+    assert rows_of(tmp_path) == rows_of(trained)
+
+
+# Text
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_text_comes_back_line_by_line(kind):
+    written = CODE + "  two\n\n" + CODE.replace("\n", "\n\t")
+    vocabulary = text.Vocabulary.train(texts.parts(written), kind=kind, size=60)
+    ids = texts.encode(vocabulary, written)
+    assert texts.decode(vocabulary, ids) == written
+    first = len(vocabulary.decode(ids[:1]))
+    assert texts.predicted_characters(vocabulary, written, ids) == len(written) - first
+    line = texts.encode(vocabulary, "        return x\n")
+    assert line.tolist() == ids[texts.encode(vocabulary, CODE[:33]).size :][: len(line)].tolist()
+
+
+def test_characters_are_counted_as_they_are_encoded():
+    written = "cafe\u0301 e\u0301"  # which becomes one sign each
+    vocabulary = text.Vocabulary.train([written], kind="character")
+    ids = texts.encode(vocabulary, written)
+    assert texts.predicted_characters(vocabulary, written, ids) == len(ids) - 1 == 5
+
+
+# Measures
+
+
+def nats_of(model, tokens, context):
+    """Log-probabilities of each passage by hand."""
     nats = 0.0
-    for first in range(0, 10, 4):
-        part = tokens[first : first + 5]
+    for first in range(0, len(tokens) - 1, context):
+        part = tokens[first : first + context + 1]
         log_p = np.asarray(jax.nn.log_softmax(model(part[None, :-1])[0]))
         nats -= log_p[np.arange(len(part) - 1), part[1:]].sum()
-    got = passages.evaluate(model)
-    np.testing.assert_allclose(got["bits_per_character"], nats / math.log(2) / 21, rtol=1e-5)
+    return nats
+
+
+def test_bits_per_character_count_each_token_once():
+    """Pieces of two characters."""
+    vocabulary = text.Vocabulary.train(["abab", "ba"], kind="character")
+    tokens = np.array(vocabulary.encode("abbabaabbab"), np.int32)
+    options = lm.TransformerOptions(features=8, heads=2, layers=1)
+    model = lm.build(options, len(vocabulary), lm.FitOptions(context=4))
+    passages = measures.Passages(tokens, 20, 4, batch_size=2)
+    nats, got = nats_of(model, tokens, 4), passages.evaluate(model)
+    np.testing.assert_allclose(got["bits_per_character"], nats / math.log(2) / 20, rtol=1e-5)
     np.testing.assert_allclose(got["loss"], nats / 10, rtol=1e-5)
+
+
+def test_sparsity_is_of_the_visible_weights_of_real_tokens():
+    """The second passage has two tokens that are asked and three that fill it up."""
+    options = {"features": 8, "heads": 2, "layers": 2, "window": 2, "normalizer": "sparsemax"}
+    model = lm.build(lm.TransformerOptions(**options), 9, lm.FitOptions(context=5))
+    kernel = model.stack.blocks.attention.query.kernel
+    kernel[...] = 9 * kernel[...]  # so that some weights are 0
+    passages = measures.Passages(np.array([4, 5, 6, 7, 8, 4, 5, 6], np.int32), 7, 5)
+    got = measures.sparsity(model, passages, 2)
+    maps = np.asarray(measures.attention_maps(model, passages.passages[:, :-1]))
+    rows = [(passage, i) for passage, count in ((0, 5), (1, 2)) for i in range(count)]
+    zeros = [maps[:, p, :, i, max(i - 2, 0) : i + 1] == 0 for p, i in rows]
+    share = sum(each.sum() for each in zeros) / sum(each.size for each in zeros)
+    assert 0 < share < 1
+    np.testing.assert_allclose(got["zero_weights"], share)
+    entropy = [
+        [np.mean([regression.entropy(maps[layer, p, head, i][None]) for p, i in rows])]
+        for layer in range(2)
+        for head in range(2)
+    ]
+    np.testing.assert_allclose(np.reshape(entropy, (2, 2)), got["entropy"], rtol=1e-5)
+    assert got["passages_looked_at"] == 2
 
 
 def test_maps_are_the_layers_own():
     fit = lm.FitOptions(context=5)
     options = lm.TransformerOptions(features=8, heads=2, layers=2, window=1)
     model = lm.build(options, 9, fit)
-    maps = np.asarray(lm.attention_maps(model, np.array([[4, 5, 6, 7]])))
+    maps = np.asarray(measures.attention_maps(model, np.array([[4, 5, 6, 7]])))
     assert maps.shape == (2, 1, 2, 4, 4)
     np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-5)
     band = np.tril(np.ones((4, 4))) * np.triu(np.ones((4, 4)), -1)
     assert ((maps > 0) == band.astype(bool)).all()
+
+
+def test_speed_is_that_of_equal_models(tmp_path, capsys):
+    """The twins of `flax.nnx` have the same losses and, after steps of training, still do."""
+    from experiments import language_model_speed as speed
+
+    assert main(tmp_path, "speed", "--smoke") == 0
+    written = capsys.readouterr().out
+    metrics = json.loads(
+        (tmp_path / "language-model-speed" / "default" / "metrics.json").read_text()
+    )
+    assert metrics.keys() == speed.PARTS.keys()
+    assert "ms a token" in written
+    tokens = speed.tokens_of(speed.TINY, 2, 6)
+    model = speed.built(speed.TINY, 2, 5)
+    ours, stock = (speed.step_of(each, tokens) for each in (model, speed.stock(model)))
+    losses = [(ours(), stock()) for _ in range(3)]
+    np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-4)
+    assert losses[2][0] < losses[0][0]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +290,25 @@ def test_maps_are_the_layers_own():
         (("train", "--temperature", -1), "--temperature must not be negative. Got -1.0."),
         (("train", "--text", "nowhere.txt"), "nowhere.txt"),
         (("generate", "--prompt", ""), "--prompt must hold a token at least."),
+        (("train", "--features", 6, "--heads", 2), "--features / --heads must be even for rotary"),
+        (("train", "--vocabulary", 0), "--vocabulary must be more than 4, the special tokens."),
+        (("train", "--vocabulary", 3), "--vocabulary must be more than 4, the special tokens."),
+        (("generate", "--top-p", 2), "--top-p must be above 0 and at most 1. Got 2.0."),
+        (("generate", "--top-k", 0), "--top-k must be at least 1. Got 0."),
+        (("train", "--seed", -1), "--seed must not be negative. Got -1."),
+        (("train", "--text", "{short}"), "must have more tokens than --context, 256. Got "),
+        (("train", "--text", "{blank}", "--tokens", "bpe"), "makes no vocabulary"),
+        (("train", "--text", "{short}", "--context", 2, "--dev", "{blank}"), "two tokens at least"),
+        (("evaluate", "--text", "{short}", "--dev", "{short}"), "evaluate takes one text."),
+        (("evaluate", "--text", "{blank}"), "must have two tokens at least. Got 1."),
     ],
 )
-def test_mistakes_are_named(trained, capsys, options, message):
+def test_mistakes_are_named(trained, tmp_path, capsys, options, message):
+    files = {"short": "a text\n", "blank": "\n"}
+    for name, written in files.items():
+        (tmp_path / name).write_text(written)
+        options = [str(each).replace(f"{{{name}}}", str(tmp_path / name)) for each in options]
+    before = rows_of(trained)
     assert main(trained, *options) == 2
     assert message in capsys.readouterr().err
+    assert rows_of(trained) == before

@@ -2,12 +2,16 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from attn_jax import metrics
+from attn_jax.text import Vocabulary
 from experiments import cli
+from experiments.translation import saved
+from experiments.translation.saved import Saved
 
 FIGURES = {"bleu_by_length", "learning_curve"}
 
@@ -39,6 +43,17 @@ def test_training_writes_what_it_promises(trained):
     ]
     assert all("version:" in row["bleu_signature"] for row in numbers["scores"])
     assert sum(row["lines"] for row in numbers["by_length"]) == 20
+    training = numbers["training"]
+    assert training == {
+        "pairs": 200,
+        "without_target": 0,
+        "too_long": 0,
+        "real_fraction": pytest.approx(0.8, abs=0.2),
+    }
+    checksums = json.loads((run / "config.json").read_text())["checksums"]
+    for side in ("source", "target"):
+        vocabulary = Vocabulary.load(run / f"vocabulary.{side}.json")
+        assert checksums[f"{side} vocabulary"] == vocabulary.checksum
     pictures = {path.stem for path in (run / "figures").iterdir()}
     assert pictures >= FIGURES
     *_, last = (run / "training" / "metrics.jsonl").read_text().splitlines()
@@ -50,7 +65,10 @@ def test_training_writes_what_it_promises(trained):
 
 def test_evaluation_repeats_the_numbers(trained, capsys):
     before = json.loads((run_of(trained) / "metrics.json").read_text())
+    stale = run_of(trained) / "figures" / "alignment_9.png"
+    stale.touch()
     assert main(trained, "evaluate", "--smoke", "--average", 2) == 0
+    assert not stale.exists()
     assert "BLEU" in capsys.readouterr().out
     averaged = json.loads((run_of(trained) / "metrics.json").read_text())
     assert averaged["scores"] != before["scores"]
@@ -58,27 +76,60 @@ def test_evaluation_repeats_the_numbers(trained, capsys):
     assert json.loads((run_of(trained) / "metrics.json").read_text()) == before
 
 
+def test_other_lines_leave_the_results_of_the_training(trained, tmp_path, capsys):
+    """Of one length all of them, and without spaces."""
+    before = (run_of(trained) / "metrics.json").read_text()
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("abd\nabe\n")
+    files = ("--test-source", tmp_path / "source", "--test-target", tmp_path / "target")
+    options = ("--bleu-tokenize", "char", "--max-source", 2)
+    assert main(trained, "evaluate", "--smoke", *files, *options) == 0
+    assert (run_of(trained) / "metrics.json").read_text() == before
+    assert (run_of(trained) / "figures" / "learning_curve.png").exists()
+    found = run_of(trained) / "evaluation"
+    numbers = json.loads((found / "metrics.json").read_text())
+    assert numbers["test"] == [str(tmp_path / "source"), str(tmp_path / "target")]
+    assert [(row["tokens"], row["lines"]) for row in numbers["by_length"]] == [(3, 2)]
+    assert all("tok:char" in row["bleu_signature"] for row in numbers["scores"])
+    assert len((found / "predictions.csv").read_text().splitlines()) == 3
+    said = capsys.readouterr()
+    assert "in tokens" in said.out
+    assert said.err.count("line 1 has 3 tokens, more than --max-source: cut to the first 2") == 1
+
+
 def test_translate(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("ab onm\r\n\n" + "srod " * 12 + "\nŁ漢\n"))
-    files = ("--alignments", tmp_path / "links", "--plot", tmp_path / "heat.png")
-    assert main(trained, "translate", "--smoke", *files) == 0
-    lines = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("sys.stdin", io.StringIO("\nab onm\r\n" + "srod " * 12 + "\nŁ漢\n"))
+    monkeypatch.setattr(saved, "load_twin", None)  # nobody asks for it
+    files = ("--alignments", tmp_path / "links", "--plot", tmp_path / "heat")
+    assert main(trained, "translate", "--smoke", *files, "--max-source", 20) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
     assert len(lines) == 4
-    assert lines[1] == ""
+    assert lines[0] == ""
+    assert "line 3 has 60 tokens" in said.err
     written = (tmp_path / "links").read_text().splitlines()
     links = [metrics.from_pharaoh(line).sure for line in written]
     assert len(links) == 4
-    assert not links[1]
-    assert all(source < 12 for source, _ in links[2])
+    assert not links[0]
+    assert all(source < 5 for source, _ in links[2])
+    for at, line in zip(links, lines, strict=True):
+        assert all(target < len(line.split()) for _, target in at)
     assert (tmp_path / "heat.png").stat().st_size > 1000
 
 
-def test_n_best_and_an_ensemble(trained, capsys, monkeypatch):
+def test_n_best_and_an_ensemble(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("ab onm\nsrod"))
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii", newline="\r\n")
+    monkeypatch.setattr("sys.stdout", stream)
     options = ("--n-best", 2, "--beam", 2, "--ensemble", "default")
-    assert main(trained, "translate", "--smoke", *options) == 0
-    rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+    files = ("--alignments", tmp_path / "links")
+    assert main(trained, "translate", "--smoke", *options, *files) == 0
+    assert stream.encoding == "utf-8"
+    assert b"\r" not in written.getvalue()
+    rows = [line.split(" ||| ") for line in written.getvalue().decode().splitlines()]
     assert [row[0] for row in rows] == ["0", "0", "1", "1"]
+    assert len((tmp_path / "links").read_text().splitlines()) == 4
     scores = np.array([float(row[2]) for row in rows]).reshape(2, 2)
     assert (scores[:, 0] >= scores[:, 1]).all()
 
@@ -119,6 +170,93 @@ def test_speed(tmp_path, capsys):
     assert row["greedy lines/s"] > 0
 
 
+# Mistakes
+
+
+def copied(trained, directory, **files):
+    """A run of which some files are changed: name -> text -> text."""
+    shutil.copytree(run_of(trained), run_of(directory))
+    for name, change in files.items():
+        path = run_of(directory) / f"{name}.json"
+        path.write_text(change(path.read_text("utf-8")), "utf-8")
+    return directory
+
+
+def test_another_vocabulary_is_refused(trained, tmp_path, capsys):
+    other = Vocabulary.train(["abc"], kind="character").to_json()
+    run = run_of(copied(trained, tmp_path, **{"vocabulary.source": lambda text: other}))
+    assert main(tmp_path, "translate", "--smoke") == 2
+    assert "vocabulary.source.json must be what the model was trained" in capsys.readouterr().err
+    assert (run / "vocabulary.source.json").read_text() == other
+
+
+def test_other_data_are_not_resumed(trained, tmp_path, capsys):
+    """The text files of a run may have changed since: nothing of it is overwritten."""
+    marked = {"vocabulary.source": lambda text: text + "\n"}
+    name = '"source vocabulary": "'
+    copied(trained, tmp_path, config=lambda text: text.replace(name, f"{name}0"), **marked)
+    options = ("train", "--smoke", "--twin", "--tokens", "character", "--resume")
+    assert main(tmp_path, *options) == 2
+    said = "--resume needs the data of the earlier run. Changed: source vocabulary."
+    assert said in capsys.readouterr().err
+    assert (run_of(tmp_path) / "vocabulary.source.json").read_text().endswith("\n")
+    assert (run_of(tmp_path) / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-20], "config.json cannot be read"),
+        (lambda text: "[]", "config.json is damaged"),
+        (lambda text: text.replace("checksums", "sums"), "holds no checksums"),
+        (lambda text: text.replace('"norm"', '"normal"'), "unexpected keyword argument 'normal'"),
+    ],
+)
+def test_a_damaged_config_is_named(trained, tmp_path, capsys, change, message):
+    copied(trained, tmp_path, config=change)
+    assert main(tmp_path, "evaluate", "--smoke") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_without_attention_has_no_alignments(trained, tmp_path, capsys, monkeypatch):
+    """Refused before a file that is there loses what it holds."""
+    (tmp_path / "links").write_text("0-0\n")
+    plain = Saved(None, None, None, {"model": {"score": "none"}}, tmp_path)
+    monkeypatch.setattr(saved, "load", lambda *args, **options: plain)
+    assert main(trained, "translate", "--alignments", tmp_path / "links") == 2
+    assert "need a model with attention. Got --score none." in capsys.readouterr().err
+    assert (tmp_path / "links").read_text() == "0-0\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--vocabulary", 4), "--vocabulary must be more than 4, the special tokens. Got 4."),
+        (("--min-frequency", 0), "--min-frequency must be at least 1. Got 0."),
+        (("--max-length", 0), "--max-length must be at least 1. Got 0."),
+        (("--label-smoothing", 1), "--label-smoothing must be at least 0 and below 1. Got 1.0."),
+        (("--clip-norm", 0), "--clip-norm must be positive. Got 0.0."),
+        (("--warmup", -1), "--warmup must not be negative. Got -1."),
+        (("--batch-tokens", 0), "--batch-tokens must be at least 1. Got 0."),
+        (("--max-source", 0), "--max-source must be at least 1. Got 0."),
+        (("--plot", "it.png"), "--plot is for translate, not for train."),
+        (
+            ("--max-length", 1, "--tokens", "character"),
+            "targets must leave at least one pair. Got 200",
+        ),
+        (("--min-frequency", 9999), "lines must hold text that is frequent enough"),
+        (("--batch-tokens", 1), "batch_tokens must give 1 to 200 rows"),
+        (("--model", "transformer", "--normalizer", "softmax", "--score", "none"), "--score none"),
+    ],
+)
+def test_an_earlier_run_outlives_what_is_refused(trained, capsys, options, message):
+    before = (run_of(trained) / "metrics.json").read_text()
+    assert main(trained, "train", "--smoke", *options) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert (run_of(trained) / "metrics.json").read_text() == before
+    assert (run_of(trained) / "training" / "checkpoints").is_dir()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -129,6 +267,8 @@ def test_speed(tmp_path, capsys):
         (("train", "--train-source", "nowhere"), "go together. Missing: --train-target"),
         (("evaluate", "--average", 99), "be at most 2, the checkpoints that"),
         (("translate", "--ensemble", "other"), "holds no run"),
+        (("translate", "--plot", "it.doc"), "--plot needs a suffix of"),
+        (("translate", "--alignments", "/none/it"), "in a directory that exists. Got /none/it."),
     ],
 )
 def test_mistakes_are_named(trained, capsys, options, message):

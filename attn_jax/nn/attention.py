@@ -11,8 +11,9 @@ from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
 from attn_jax.constraints import between, free_between
 from attn_jax.masks import Padding
+from attn_jax.nn.arguments import require_sizes
 from attn_jax.normalizers import Entmax, Softmax
-from attn_jax.recurrence import affine
+from attn_jax.products import affine
 from attn_jax.scores import Additive, Bilinear, Cosine, Dot, ScaledDot
 from attn_jax.thresholds import ALPHA_LIMIT
 
@@ -67,6 +68,7 @@ class Attention(nnx.Module):
         require(score in SCORES if named else callable(score), "score", rule, repr(score))
         learnable = isinstance(normalizer, Entmax) or not learn_alpha
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
+        require_sizes(query_features=query_features, key_features=key_features, features=features)
         glorot = jax.nn.initializers.glorot_uniform()
         self.name = score if named else "given"
         self._score = None if named else held(score)
@@ -81,7 +83,7 @@ class Attention(nnx.Module):
             return nnx.Param(glorot(rngs.params(), shape, float))
 
         if score == "additive":
-            features = features or query_features
+            features = query_features if features is None else features
             self.query_kernel = parameter(query_features, features)
             self.key_kernel = parameter(key_features, features)
             self.key_bias = nnx.Param(jnp.zeros(features))

@@ -3,79 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import masks, metrics
-from attn_jax.dropout import drop_units
+from attn_jax.checks import require
+from attn_jax.nn.arguments import require_sizes, tokens_of
+from attn_jax.nn.blocks import Block
+from attn_jax.nn.cache import Cache
+from attn_jax.nn.embedding import Embedding, Positions
 from attn_jax.nn.recurrent import Encoded, fold
-from attn_jax.nn.self_attention import Cache
-from attn_jax.nn.transformer import Positions, Stack
-from attn_jax.position_encodings import sinusoids
-from attn_jax.recurrence import affine
-
-
-class Embedding(nnx.Module):
-    """Tokens as vectors that know where they stand, and vectors as logits over the same tokens.
-
-    Args:
-      vocabulary: number of tokens. features: d.
-      positions: "sinusoidal" or "learned" are added here; others leave it to attention.
-      longest: how many positions there are to learn.
-      tied: whether logits compare with the same vectors. (Press & Wolf 2017.)
-      dropout: rate on the sum.
-      rngs: a seed for the parameters.
-    """
-
-    def __init__(
-        self,
-        vocabulary: int,
-        features: int,
-        *,
-        positions: Positions,
-        longest: int,
-        tied: bool = True,
-        dropout: float = 0.0,
-        dtype: Any = None,
-        rngs: nnx.Rngs,
-    ):
-        self.positions, self.dropout, self.dtype = positions, dropout, dtype
-
-        def normal(rows: int, scale: float) -> nnx.Param:
-            return nnx.Param(scale * jax.random.normal(rngs.params(), (rows, features), float))
-
-        self.tokens = normal(vocabulary, features**-0.5)
-        self.learned = normal(longest, 0.02) if positions == "learned" else nnx.data(None)
-        self.output = nnx.data(None)
-        if not tied:
-            self.output = normal(vocabulary, features**-0.5)
-        self.bias = nnx.Param(jnp.zeros(vocabulary))
-
-    def __call__(
-        self,
-        tokens: Int[Array, "b t"],
-        *,
-        start: Int[Array, ""] | int = 0,
-        rng: PRNGKeyArray | None = None,
-    ) -> Float[Array, "b t d"]:
-        """The tokens' vectors, of unit variance, and their positions from `start` on."""
-        features = self.tokens.shape[1]
-        rows = self.tokens[...][tokens] * features**0.5
-        at = start + jnp.arange(tokens.shape[1])
-        if self.positions == "sinusoidal":
-            rows = rows + sinusoids(at, features)[None].astype(rows.dtype)
-        elif self.positions == "learned":
-            rows = rows + self.learned[...][at][None]
-        rows = rows if self.dtype is None else rows.astype(self.dtype)
-        return drop_units(rows, self.dropout, rng)
-
-    def logits(self, outputs: Float[Array, "*n d"]) -> Float[Array, "*n v"]:
-        """Scores of every token."""
-        table = self.tokens if self.output is None else self.output
-        kernel, bias = table[...].T, self.bias[...]
-        return affine(outputs, kernel.astype(outputs.dtype), bias.astype(outputs.dtype))
+from attn_jax.nn.transformer import Stack, apart
 
 
 class LanguageModel(nnx.Module):
@@ -84,7 +23,7 @@ class LanguageModel(nnx.Module):
     Args:
       vocabulary: number of tokens.
       features, heads, layers: of the stack; further options are `Stack`'s.
-      positions: "rotary", "alibi", "sinusoidal", "learned" or "none".
+      positions: "rotary", "alibi", "sinusoidal", "learned" or "none"; see `Embedding`.
       longest: how many positions can be learned; others have no limit.
       mask: beside the causal one, a `masks.Window` say.
       tied: whether the output layer is the embedding.
@@ -113,15 +52,17 @@ class LanguageModel(nnx.Module):
         **options: Any,
     ):
         causal = masks.Causal() if mask is None else masks.Causal() & mask
-        where = {"positions": positions, "dropout": dropout, "dtype": dtype, "rngs": rngs}
-        self.embedding = Embedding(vocabulary, features, longest=longest, tied=tied, **where)
-        self.stack = Stack(features, heads, layers, mask=causal, **where, **options)
+        how = {"dropout": dropout, "dtype": dtype, "rngs": rngs}
+        of_tokens = {"positions": positions, "longest": longest, "tied": tied}
+        self.embedding = Embedding(vocabulary, features, **of_tokens, **how)
+        options |= how | {"positions": in_attention(positions), "mask": causal}
+        self.stack = Stack(features, heads, layers, **options)
 
     def __call__(
         self, tokens: Int[ArrayLike, "b t"], *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token."""
-        embedded = self.embedding(jnp.asarray(tokens), rng=fold(rng, 0))
+        embedded = self.embedding(tokens, rng=fold(rng, 0))
         return self.embedding.logits(self.stack(embedded, rng=fold(rng, 1)))
 
     def loss(
@@ -140,8 +81,11 @@ class LanguageModel(nnx.Module):
     def extend(
         self, tokens: Int[ArrayLike, "b t"], cache: Cache
     ) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next tokens, and the cache that remembers them."""
-        embedded = self.embedding(jnp.asarray(tokens), start=cache.used[0])
+        """Logits after each of the next tokens, and the cache that remembers them.
+
+        As many tokens of each text: where prompts differ in length, one call for each length.
+        """
+        embedded = self.embedding(tokens, start=cache.used[0])
         outputs, cache = self.stack.extend(embedded, cache)
         return self.embedding.logits(outputs), cache
 
@@ -151,70 +95,98 @@ class LanguageModel(nnx.Module):
         """The step function and the state after all tokens of the prompt but the last one.
 
         For `attn_jax.decoding`, whose `start` is that last token; `longest` tokens are to come.
+        All prompts of a batch have one length. (To jit a step with the parameters as arguments:
+        `unrolled`, `prefill` and `step`.)
         """
-        prompt = jnp.asarray(prompt)
-        caches = self.stack.caches(prompt.shape[0], prompt.shape[1] + longest)
-        if prompt.shape[1] > 1:
-            _, caches, _ = self.stack.extend_each(self.embedding(prompt[:, :-1]), caches)
+        return self.unrolled().step, self.prefill(prompt, longest=longest)
 
-        def step(token, caches):
-            embedded = self.embedding(token[:, None], start=caches[0].used[0])
-            outputs, caches, _ = self.stack.extend_each(embedded, caches)
-            return self.embedding.logits(outputs[:, 0]), caches, None
+    def unrolled(self) -> "LanguageModel":
+        """The same model with each layer's parameters in arrays of their own, for `step`."""
+        other = nnx.merge(*nnx.split(self))
+        other.stack = self.stack.unrolled()
+        return other
 
-        return step, caches
+    def prefill(self, prompt: Int[ArrayLike, "b t"], *, longest: int) -> tuple[Cache, ...]:
+        """The state after all tokens of the prompt but the last one, with room for `longest`."""
+        prompt = tokens_of("prompt", prompt, self.embedding.tokens.shape[0])
+        batch, count = prompt.shape
+        require(count > 0, "prompt", "hold a token at least", prompt)
+        require_sizes(longest=longest)
+        length = count - 1 + longest  # the last token written is not read
+        self.embedding.require_positions("prompt and longest", length)
+        if self.stack.is_unrolled or count == 1:
+            caches = self.stack.caches(batch, length)
+            return self._advanced(prompt[:, :-1], caches)[1] if count > 1 else caches
+        embedded = self.embedding(prompt[:, :-1])
+        return apart(self.stack.extend(embedded, self.stack.cache(batch, length))[1])
+
+    def step(
+        self, token: Int[Array, " n"], caches: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "n v"], tuple[Cache, ...], None]:
+        """Logits of the next token, and the state that remembers this one."""
+        outputs, caches = self._advanced(token[:, None], caches)
+        return self.embedding.logits(outputs[:, 0]), caches, None
+
+    def _advanced(self, tokens: Array, caches: tuple[Cache, ...]) -> tuple[Array, tuple]:
+        embedded = self.embedding(tokens, start=caches[0].used[0])
+        return self.stack.extend_each(embedded, caches)[:2]
+
+
+def in_attention(positions: Positions) -> str:
+    """The positions that a stack knows of; its embedding adds the others."""
+    return positions if positions in ("rotary", "alibi") else "none"
 
 
 class TransformerDecoder(nnx.Module):
     """A stack that attends to its own past and to a memory; logits by its embedding."""
 
     def __init__(
-        self, vocabulary: int, features: int, heads: int, layers: int, *, longest: int, **options
+        self,
+        vocabulary: int,
+        features: int,
+        heads: int,
+        layers: int,
+        *,
+        positions: Positions,
+        longest: int,
+        **options: Any,
     ):
-        shared = {name: options[name] for name in ("positions", "dropout", "dtype", "rngs")}
-        self.embedding = Embedding(vocabulary, features, longest=longest, **shared)
-        causal = {"mask": masks.Causal(), "memory_features": features}
-        self.stack = Stack(features, heads, layers, **causal, **options)
+        how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
+        where = {"positions": positions, "longest": longest}
+        self.embedding = Embedding(vocabulary, features, **where, **how)
+        options |= {"positions": in_attention(positions), "mask": masks.Causal()}
+        self.stack = Stack(features, heads, layers, memory_features=features, **options)
 
     def __call__(
-        self, tokens: Int[Array, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
+        self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
-        outputs = self.stack(
-            self.embedding(tokens, rng=fold(rng, 0)),
-            memory=encoded.memory,
-            memory_lengths=encoded.length,
-            rng=fold(rng, 1),
-        )
-        return self.embedding.logits(outputs)
+        embedded = self.embedding(tokens, rng=fold(rng, 0))
+        seen = {"memory": encoded.memory, "memory_lengths": encoded.length}
+        return self.embedding.logits(self.stack(embedded, **seen, rng=fold(rng, 1)))
 
-    def weights(self, tokens: Int[Array, "b t"], encoded: Encoded) -> Float[Array, "b t s"]:
+    def weights(self, tokens: Int[ArrayLike, "b t"], encoded: Encoded) -> Float[Array, "b t s"]:
         """The soft alignment of given tokens: the last layer's attention, the mean of its heads."""
-        outputs = self.embedding(tokens)
-        graphdef, state = nnx.split(self.stack.blocks)
-        seen = (encoded.memory, encoded.length)
-        for number in range(self.stack.count):
-            block = nnx.merge(graphdef, jax.tree.map(lambda each, i=number: each[i], state))
-            before = outputs
-            outputs = block(outputs, None, seen, None)
-        own = before + block.attention(block.attention_norm(before))
-        weights = block.cross.weights(block.cross_norm(own), encoded.memory, lengths=encoded.length)
-        return weights.mean(axis=1)
+        seen = {"memory": encoded.memory, "memory_lengths": encoded.length}
+        return self.stack.look(Block.alignment, self.embedding(tokens), **seen)[1][-1]
 
-    def step(
-        self, token: Int[Array, " n"], caches: tuple[Cache, ...], encoded: Encoded
-    ) -> tuple[Float[Array, "n v"], tuple[Cache, ...], Float[Array, "n s"]]:
-        """Logits of the next token, and the soft alignment; hypotheses of a source share it."""
-        hypotheses = token.shape[0] // encoded.memory.shape[0]
-        memory, lengths = (
-            each if hypotheses == 1 else jnp.repeat(each, hypotheses, axis=0)
-            for each in (encoded.memory, encoded.length)
-        )
-        embedded = self.embedding(token[:, None], start=caches[0].used[0])
-        outputs, caches, weights = self.stack.extend_each(
-            embedded, caches, memory=memory, memory_lengths=lengths
-        )
-        return self.embedding.logits(outputs[:, 0]), caches, weights[:, 0]
+    def begin(self, encoded: Encoded, *, longest: int) -> tuple[Callable, tuple[Cache, ...]]:
+        """The step function and the first state for `attn_jax.decoding`, of `longest` tokens.
+
+        The memory is projected here, once; hypotheses of a source share it.
+        """
+        require_sizes(longest=longest)
+        self.embedding.require_positions("longest", longest)
+        stack = self.stack.unrolled()
+        memory = stack.remember(encoded.memory)
+
+        def step(token, caches):
+            embedded = self.embedding(token[:, None], start=caches[0].used[0])
+            seen = {"memory": memory, "memory_lengths": encoded.length}
+            outputs, caches, weights = stack.extend_each(embedded, caches, **seen)
+            return self.embedding.logits(outputs[:, 0]), caches, weights[:, 0]
+
+        return step, stack.caches(encoded.memory.shape[0], longest)
 
 
 class TransformerSeq2Seq(nnx.Module):
@@ -243,12 +215,13 @@ class TransformerSeq2Seq(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        where = {"positions": positions, "dropout": dropout, "dtype": dtype, "rngs": rngs}
-        self.embedding = Embedding(sources, features, longest=longest, **where)
-        self.encoder = Stack(features, heads, layers, **where, **options)
-        self.decoder = TransformerDecoder(
-            targets, features, heads, layers, longest=longest, **where, **options
-        )
+        options |= {"dropout": dropout, "dtype": dtype, "rngs": rngs}
+        how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
+        where = {"positions": positions, "longest": longest}
+        self.embedding = Embedding(sources, features, **where, **how)
+        own = {"positions": in_attention(positions)}
+        self.encoder = Stack(features, heads, layers, **own, **options)
+        self.decoder = TransformerDecoder(targets, features, heads, layers, **where, **options)
 
     def encode(
         self,
@@ -300,10 +273,4 @@ class TransformerSeq2Seq(nnx.Module):
         self, source: Int[ArrayLike, "b s"], length: Int[ArrayLike, " b"], *, longest: int
     ) -> tuple[Callable, tuple[Cache, ...]]:
         """The step function and the first state for `attn_jax.decoding`, of `longest` tokens."""
-        encoded = self.encode(source, length)
-        caches = self.decoder.stack.caches(encoded.memory.shape[0], longest)
-
-        def step(token, caches):
-            return self.decoder.step(token, caches, encoded)
-
-        return step, caches
+        return self.decoder.begin(self.encode(source, length), longest=longest)

@@ -13,8 +13,10 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.nn.arguments import require_sizes
 from attn_jax.position_encodings import sinusoids
-from attn_jax.recurrence import LSTMState, affine, gru, lstm, over_time, real_times
+from attn_jax.products import affine
+from attn_jax.recurrence import LSTMState, gru, lstm, over_time, real_times
 
 CellName = Literal["gru", "lstm"]
 
@@ -36,7 +38,7 @@ class GRU(nnx.Module):
     gates = 3
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs):
-        _require_sizes(in_features=in_features, features=features)
+        require_sizes(in_features=in_features, features=features)
         self.features = features
         self.input_kernel, self.input_bias = _input(in_features, features, self.gates, rngs)
         self.recurrent_kernel = _recurrent(features, self.gates, rngs)
@@ -84,7 +86,7 @@ class LSTM(GRU):
     gates = 4
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs):
-        _require_sizes(in_features=in_features, features=features)
+        require_sizes(in_features=in_features, features=features)
         self.features = features
         self.input_kernel, self.input_bias = _input(in_features, features, self.gates, rngs)
         self.input_bias[...] = self.input_bias[...].at[features : 2 * features].set(1.0)
@@ -115,8 +117,9 @@ def run(
         state = layer.step(projected, state)
         return state, layer.shown(state)
 
-    zeros = jnp.zeros((inputs.shape[1], layer.features), inputs.dtype)
-    return over_time(step, layer.project(inputs), layer.initial(zeros), real, reverse=reverse)
+    projected = layer.project(inputs)  # its type: half-precision inputs meet wider parameters
+    zeros = jnp.zeros((inputs.shape[1], layer.features), projected.dtype)
+    return over_time(step, projected, layer.initial(zeros), real, reverse=reverse)
 
 
 class Encoded(NamedTuple):
@@ -160,7 +163,7 @@ class RecurrentEncoder(nnx.Module):
         rngs: nnx.Rngs,
     ):
         require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
-        _require_sizes(layers=layers)
+        require_sizes(layers=layers)
         require_rate(dropout)
         directions = 2 if bidirectional else 1
         self.memory_features = self.summary_features = directions * features
@@ -228,7 +231,7 @@ class ConvolutionalEncoder(nnx.Module):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        _require_sizes(features=features, layers=layers)
+        require_sizes(features=features, layers=layers)
         require(width % 2 == 1 and width > 0, "width", "be odd and positive", width)
         require_rate(dropout)
         self.memory_features = self.summary_features = features
@@ -267,11 +270,6 @@ def fold(rng: PRNGKeyArray | None, number: Int[ArrayLike, ""]) -> PRNGKeyArray |
 def require_rate(dropout: float) -> None:
     """Refuse what is no rate of dropout."""
     require(0 <= dropout < 1, "dropout", "be at least 0 and below 1", dropout)
-
-
-def _require_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        require(isinstance(size, int) and size >= 1, name, "be a positive integer", size)
 
 
 def _input(d: int, h: int, gates: int, rngs: nnx.Rngs) -> tuple[nnx.Param, nnx.Param]:

@@ -1,34 +1,30 @@
 """Multi-head attention with any slots, and a cache of keys and values for decoding."""
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import masks, regression
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
-from attn_jax.heads import loops, over_heads
+from attn_jax.heads import choose_for_heads, over_heads
+from attn_jax.nn.arguments import lengths_of, require_dtype, require_sizes, rows_of
 from attn_jax.nn.attention import held
+from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import require_rate
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
-from attn_jax.recurrence import affine
+from attn_jax.products import affine
 from attn_jax.score_mods import Alibi, ScoreMod, chain
 from attn_jax.scores import ScaledDot, Score
-from attn_jax.streaming import size_for_heads
+from attn_jax.slots import is_pure
 
 Positions = Literal["rotary", "alibi"]
-
-
-class Cache(NamedTuple):
-    """Keys and values of the positions so far; those from `used` on are free."""
-
-    key: Float[Array, "b s k d"]
-    value: Float[Array, "b s k e"]
-    used: Int[Array, ""]
+ROWS = 128  # queries whose weights exist at a time where they are reduced
 
 
 class MultiHeadAttention(nnx.Module):
@@ -39,18 +35,20 @@ class MultiHeadAttention(nnx.Module):
     Args:
       features: of the inputs, and of the outputs if `out_features` is None.
       heads: N. key_value_heads: K, which divides N; None: N. (Grouped heads: Ainslie et al. 2023.)
-      memory_features: of what is attended to, in cross-attention; None: `features`.
+      memory_features: of what is attended to, in cross-attention; None: of the inputs, or of
+        another memory of `features`.
       head_features: of a head's queries and keys; None: features / heads.
       value_features: of a head's values; None: `head_features`.
       out_features: of the outputs.
-      score, normalizer, score_mod, mask: slots, the same for all heads.
+      score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are carried
+        along and not trained: what learns is an `nnx.Param` of a module.
       positions: "rotary" turns queries and keys by their positions, "alibi" lowers scores with the
         distance, each head by its own slope.
       normalize_query_key: layer norm of each head's queries and keys. (Henry et al. 2020.)
       bias: whether the projections have one.
       dropout: rate on weights, in training.
       implementation: as in `attn_jax.attention`.
-      dtype: of the computation; None: of inputs and parameters.
+      dtype: of the computation; None: what inputs and parameters promote to, as in Flax.
       rngs: a seed for the parameters.
 
     >>> layer = MultiHeadAttention(8, 2, mask=masks.Causal(), rngs=nnx.Rngs(0))
@@ -80,20 +78,24 @@ class MultiHeadAttention(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        key_value_heads = key_value_heads or heads
-        require(heads % key_value_heads == 0, "key_value_heads", f"divide {heads}", key_value_heads)
-        divides = head_features is not None or features % heads == 0
-        require(divides, "heads", f"divide features, {features}, without head_features", heads)
+        sizes = {"key_value_heads": key_value_heads, "memory_features": memory_features}
+        sizes |= {"head_features": head_features, "value_features": value_features}
+        require_sizes(features=features, heads=heads, **sizes, out_features=out_features)
+        require_dtype(dtype)
+        require_rate(dropout)
         known = positions in (None, "rotary", "alibi")
         require(known, "positions", "be 'rotary', 'alibi' or None", repr(positions))
-        require_rate(dropout)
+        divides = head_features is not None or features % heads == 0
+        require(divides, "heads", f"divide features, {features}, without head_features", heads)
+        key_value_heads = key_value_heads or heads
+        require(heads % key_value_heads == 0, "key_value_heads", f"divide {heads}", key_value_heads)
         head_features = head_features or features // heads
         value_features = value_features or head_features
         even = positions != "rotary" or head_features % 2 == 0
         require(even, "head_features", "be even for rotary positions", head_features)
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
-        self.dtype = dtype
+        self.crosses, self.dtype = memory_features is not None, dtype
         self._score, self._normalizer = held(score), held(normalizer)
         self._score_mod, self._mask = held(score_mod), held(mask)
         memory = memory_features or features
@@ -107,14 +109,14 @@ class MultiHeadAttention(nnx.Module):
         self.out = projection(heads * value_features, out_features or features)
         self.query_norm = self.key_norm = nnx.data(None)
         if normalize_query_key:
-            norm = {"use_bias": False, "param_dtype": float, "rngs": rngs}
+            norm = {"use_bias": False, "param_dtype": float, "dtype": dtype, "rngs": rngs}
             self.query_norm = nnx.LayerNorm(head_features, **norm)
             self.key_norm = nnx.LayerNorm(head_features, **norm)
 
     def __call__(
         self,
-        inputs: Float[ArrayLike, "b q d"],
-        memory: Float[ArrayLike, "b k c"] | None = None,
+        inputs: Num[ArrayLike, "b q d"],
+        memory: Num[ArrayLike, "b k c"] | KeyValue | None = None,
         *,
         mask: Bool[ArrayLike, "..."] | None = None,
         lengths: Int[ArrayLike, " b"] | None = None,
@@ -124,137 +126,229 @@ class MultiHeadAttention(nnx.Module):
 
         Args:
           inputs: what asks.
-          memory: what is attended to; None: the inputs.
+          memory: what is attended to, or `remember` of it; None: the inputs.
           mask: True = may attend, beside the module's own; broadcasts to [b, heads, q, k].
           lengths: how many rows of the memory each example has.
           rng: for dropout, in training.
         """
-        query, key, value = self._projected(inputs, memory)
-        return self._joined(self._attend(query, key, value, mask, lengths, rng=rng))
+        projected, lengths = self._projected(inputs, memory, lengths)
+        return self._joined(self._attend(projected, mask, lengths, rng=rng))
 
     def weights(
         self,
-        inputs: Float[ArrayLike, "b q d"],
-        memory: Float[ArrayLike, "b k c"] | None = None,
+        inputs: Num[ArrayLike, "b q d"],
+        memory: Num[ArrayLike, "b k c"] | KeyValue | None = None,
         *,
         mask: Bool[ArrayLike, "..."] | None = None,
         lengths: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b n q k"]:
         """Each head's weights."""
-        query, key, value = self._projected(inputs, memory)
-        weights = self._attend(query, key, value, mask, lengths, function=attention_weights)
-        return jnp.swapaxes(weights, 1, 2)
+        projected, lengths = self._projected(inputs, memory, lengths)
+        return self._weigh(projected, mask, lengths)
 
     def entropy(
         self,
-        inputs: Float[ArrayLike, "b q d"],
-        memory: Float[ArrayLike, "b k c"] | None = None,
+        inputs: Num[ArrayLike, "b q d"],
+        memory: Num[ArrayLike, "b k c"] | KeyValue | None = None,
         **options: Any,
     ) -> Float[Array, "b n q"]:
-        """The entropy of each head's weights, in nats."""
-        weights = self.weights(inputs, memory, **options)
-        return jax.vmap(jax.vmap(regression.entropy))(weights)
+        """The entropy of each head's weights, in nats; options as for `weights`."""
+        per_row = jax.vmap(jax.vmap(regression.entropy))
+        return self.reduced(per_row, inputs, memory, **options)
+
+    def reduced(
+        self,
+        function: Callable[[Float[Array, "b n r k"]], Any],
+        inputs: Num[ArrayLike, "b q d"],
+        memory: Num[ArrayLike, "b k c"] | KeyValue | None = None,
+        *,
+        mask: Bool[ArrayLike, "..."] | None = None,
+        lengths: Int[ArrayLike, " b"] | None = None,
+    ) -> Any:
+        """What a function makes of each row of the weights, [b, n, r, k] -> arrays [b, n, r].
+
+        It is called with the weights of 128 queries at a time: memory grows with q and with k.
+        """
+        (query, key, value), lengths = self._projected(inputs, memory, lengths)
+        b, count = query.shape[:2]
+        if count <= ROWS:
+            return function(self._weigh((query, key, value), mask, lengths))
+        blocks = -(-count // ROWS)
+        beyond = blocks * ROWS - count
+        query = jnp.pad(query, [(0, 0), (0, beyond), (0, 0), (0, 0)])
+        shared = mask is None or jnp.ndim(mask) < 2 or jnp.shape(mask)[-2] == 1
+        if not shared:
+            mask = jnp.asarray(mask)
+            mask = jnp.pad(mask, [(0, 0)] * (mask.ndim - 2) + [(0, beyond), (0, 0)])
+
+        def of_block(number):
+            start = number * ROWS
+            rows = jax.lax.dynamic_slice_in_dim(query, start, ROWS, 1)
+            allowed = mask if shared else jax.lax.dynamic_slice_in_dim(mask, start, ROWS, -2)
+            return function(self._weigh((rows, key, value), allowed, lengths, start=start))
+
+        def joined(parts):
+            return jnp.moveaxis(parts, 0, 2).reshape(b, self.heads, -1)[:, :, :count]
+
+        return jax.tree.map(joined, jax.lax.map(of_block, jnp.arange(blocks)))
+
+    def remember(self, memory: Num[ArrayLike, "b k c"]) -> KeyValue:
+        """The memory projected, for whatever attends to it again and again."""
+        key, value = self._key_value(rows_of("memory", memory, self.key.in_features))
+        return KeyValue(key.swapaxes(1, 2), value.swapaxes(1, 2))
 
     def cache(self, batch: int, length: int, dtype: Any = None) -> Cache:
         """An empty cache for so many positions."""
-        dtype = dtype or self.dtype or self.key.kernel[...].dtype
+        dtype = self.dtype if dtype is None else dtype
+        dtype = self.key.kernel[...].dtype if dtype is None else dtype
         features = [p.out_features // self.key_value_heads for p in (self.key, self.value)]
-        key, value = (
-            jnp.zeros((batch, length, self.key_value_heads, each), dtype) for each in features
-        )
-        return Cache(key, value, jnp.zeros((), jnp.int32))
+        shapes = [(batch, self.key_value_heads, length, each) for each in features]
+        return Cache(*(jnp.zeros(shape, dtype) for shape in shapes), jnp.zeros((), jnp.int32))
 
     def extend(
-        self, inputs: Float[ArrayLike, "b t d"], cache: Cache
+        self, inputs: Num[ArrayLike, "b t d"], cache: Cache
     ) -> tuple[Float[Array, "b t o"], Cache]:
         """Attend from the next t positions to all up to each one, and remember these. (Causal.)
 
-        One token at a time or a whole prompt; the cache has to have room for them.
+        One token at a time or a whole prompt, of one length for all examples. The cache has to have
+        room for them: see `Cache.require_room`.
         """
-        query, key, value = self._projected(inputs, None, start=cache.used)
-        zero = jnp.zeros_like(cache.used)
-        at = (zero, cache.used, zero, zero)
-        key = jax.lax.dynamic_update_slice(cache.key, key.astype(cache.key.dtype), at)
-        value = jax.lax.dynamic_update_slice(cache.value, value.astype(cache.value.dtype), at)
-        output = self._attend(query, key, value, None, None, start=cache.used)
-        return self._joined(output), Cache(key, value, cache.used + query.shape[1])
+        inward = not self.crosses
+        require(inward, "memory_features", "be None where a cache is extended", "cross-attention")
+        inputs = rows_of("inputs", inputs, self.query.in_features)
+        cache.require_room(inputs)
+        start = cache.used
+        cache = cache.extended(*self._key_value(inputs, start))
+        # over_heads turns them once more: nothing is moved
+        seen = self._query(inputs, start), cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
+        output = self._attend(seen, None, None, start=start)
+        return self._joined(output), cache
 
     def _projected(
-        self, inputs: ArrayLike, memory: ArrayLike | None, *, start: Int[Array, ""] | int = 0
-    ) -> tuple[Array, Array, Array]:
-        """Queries [b, q, N, d], keys and values [b, k, K, d], normalized and turned."""
-        inputs = jnp.asarray(inputs, self.dtype)
-        memory = inputs if memory is None else jnp.asarray(memory, self.dtype)
-        pairs = ((self.query, inputs), (self.key, memory), (self.value, memory))
-        counts = (self.heads, self.key_value_heads, self.key_value_heads)
-        query, key, value = (
-            linear(layer, x).reshape(*x.shape[:2], count, -1)
-            for (layer, x), count in zip(pairs, counts, strict=True)
+        self, inputs: ArrayLike, memory: Any, lengths: ArrayLike | None
+    ) -> tuple[tuple[Array, Array, Array], Array | None]:
+        """Queries [b, q, N, d], keys and values [b, k, K, d], normalized and turned; lengths."""
+        inputs = rows_of("inputs", inputs, self.query.in_features)
+        given = memory is not None or not self.crosses
+        require(given, "memory", "be given to a module with memory_features", "None")
+        if isinstance(memory, KeyValue):
+            key, value = (each.swapaxes(1, 2) for each in memory)
+        else:
+            memory = inputs if memory is None else rows_of("memory", memory, self.key.in_features)
+            key, value = self._key_value(memory)
+        b = inputs.shape[0]
+        require(key.shape[0] == b, "memory", f"be of {b} examples, as the inputs", key.shape[0])
+        return (self._query(inputs), key, value), lengths_of("lengths", lengths, b)
+
+    def _query(self, inputs: Array, start: Int[Array, ""] | int = 0) -> Float[Array, "b q n d"]:
+        query = self._in_heads(self.query, inputs, self.heads)
+        query = query if self.query_norm is None else self.query_norm(query)
+        return self._turned(query, start)
+
+    def _key_value(self, memory: Array, start: Int[Array, ""] | int = 0) -> tuple[Array, Array]:
+        key, value = (
+            self._in_heads(layer, memory, self.key_value_heads) for layer in (self.key, self.value)
         )
-        if self.query_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        if self.positions == "rotary":
-            query = rotated(query, start + jnp.arange(query.shape[1]))
-            key = rotated(key, start + jnp.arange(key.shape[1]))
-        return query, key, value
+        key = key if self.key_norm is None else self.key_norm(key)
+        return self._turned(key, start), value
+
+    def _in_heads(self, layer: nnx.Linear, rows: Array, heads: int) -> Float[Array, "b t n d"]:
+        projected = linear(layer, rows, self.dtype)
+        return projected.reshape(*rows.shape[:2], heads, layer.out_features // heads)
+
+    def _turned(self, vectors: Array, start: Int[Array, ""] | int) -> Array:
+        if self.positions != "rotary":
+            return vectors
+        return rotated(vectors, start + jnp.arange(vectors.shape[1]))
 
     def _attend(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
+        projected: tuple[Array, Array, Array],
         mask: ArrayLike | None,
-        lengths: ArrayLike | None,
+        lengths: Array | None,
         *,
         rng: PRNGKeyArray | None = None,
-        function: Any = attention,
         start: Int[Array, ""] | None = None,
-    ) -> Array:
-        """A function of one head over all heads; in a cache queries stand from `start` on."""
-        structure = [] if self._mask is None else [moved(self._mask, start)]
-        if start is not None:
-            structure.append(masks.Causal(start))
-        how = {} if function is attention_weights else {"implementation": self.implementation}
-        one_by_one = not how or loops(self.implementation, self._normalizer, query, key)
-        if how and not one_by_one:
-            how["block_size"] = size_for_heads(query.shape[0] * self.heads)
+    ) -> Float[Array, "b q n e"]:
+        """What each head sums; in a cache queries stand from `start` on and see none after them."""
+        query, key, _ = projected
+        b = query.shape[0]
+        chosen = choose_for_heads(self.implementation, self._normalizer, query, key)
+        how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
+        def head(query, key, value, **slots):
+            return attention(query, key, value, **slots, **how)
+
+        drops = rng is not None and self.dropout > 0
+        options = {"rngs": jax.random.split(rng, (b, self.heads)) if drops else None}
+        options |= {"dropout_rate": self.dropout, "at_a_time": chosen.at_a_time if b else 0}
+        allowed, hidden = self._allowed(start), []
+        if start is not None:
+            allowed.append(masks.Causal(start))
+            # What is masked is cut out of the cache first, a copy of all of it; scores of -inf are
+            # the same to our normalizers, where the cache holds no inf or NaN.
+            if chosen.implementation == "dense" and is_pure(self._normalizer):
+                allowed, hidden = [], allowed
+        where = projected, mask, lengths, start, allowed, hidden
+        return self._over_heads(head, *where, **options)
+
+    def _weigh(
+        self,
+        projected: tuple[Array, Array, Array],
+        mask: ArrayLike | None,
+        lengths: Array | None,
+        *,
+        start: Int[Array, ""] | None = None,
+    ) -> Float[Array, "b n q k"]:
+        """What each head sums by."""
+
+        def head(query, key, value, **slots):
+            return attention_weights(query, key, **slots)
+
+        where = projected, mask, lengths, start, self._allowed(start)
+        return self._over_heads(head, *where).swapaxes(1, 2)
+
+    def _over_heads(
+        self,
+        head: Callable[..., Array],
+        projected: tuple[Array, Array, Array],
+        mask: ArrayLike | None,
+        lengths: Array | None,
+        start: Int[Array, ""] | None,
+        allowed: Sequence[masks.MaskFunction],
+        hidden: Sequence[masks.MaskFunction] = (),
+        **options: Any,
+    ) -> Array:
+        """A function of one head, over all heads with the slots of each."""
         slots = {"score": self._score, "normalizer": self._normalizer}
 
-        def head(query, key, value, *, own=None, score_mod=None, **rest):
+        def one(query, key, value, *, own=None, score_mod=None, **rest):
             mods = [each for each in (self._score_mod, own and Alibi(own[0])) if each is not None]
-            score_mod = chain(*(_moved_mod(each, start) for each in mods)) if mods else None
-            if function is attention_weights:
-                return function(query, key, score_mod=score_mod, **slots, **rest)
-            return function(query, key, value, score_mod=score_mod, **slots, **rest, **how)
+            mods = [*(_moved_mod(each, start) for each in mods), *map(_hiding, hidden)]
+            return head(
+                query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
+            )
 
-        drops = rng is not None and self.dropout > 0 and function is attention
-        rngs = jax.random.split(rng, (query.shape[0], self.heads)) if drops else None
-        own = (alibi_slopes(self.heads),) if self.positions == "alibi" else None
-        return over_heads(
-            head,
-            query,
-            key,
-            value,
-            None,
-            mask,
-            (None, lengths),
-            structure,
-            dropout_rate=self.dropout,
-            rngs=rngs,
-            own_slots=own,
-            one_by_one=one_by_one and function is attention,
-        )
+        slopes = (alibi_slopes(self.heads),) if self.positions == "alibi" else None
+        where = {"lengths": (None, lengths), "structure": allowed, "own_slots": slopes}
+        return over_heads(one, *projected, None, mask, **where, **options)
+
+    def _allowed(self, start: Int[Array, ""] | None) -> list[masks.MaskFunction]:
+        return [] if self._mask is None else [moved(self._mask, start)]
 
     def _joined(self, heads: Float[Array, "b q n e"]) -> Float[Array, "b q o"]:
-        return linear(self.out, heads.reshape(*heads.shape[:2], -1))
+        joined = heads.reshape(*heads.shape[:2], self.out.in_features)
+        return linear(self.out, joined, self.dtype)
 
 
-def linear(layer: nnx.Linear, inputs: Float[Array, "*n d"]) -> Float[Array, "*n g"]:
-    """A linear layer as one product of matrices, in the dtype of its inputs."""
-    kernel = layer.kernel[...].astype(inputs.dtype)
-    bias = None if layer.bias is None else layer.bias[...].astype(inputs.dtype)
-    return affine(inputs, kernel, bias)
+def linear(
+    layer: nnx.Linear, inputs: Num[Array, "*n d"], dtype: Any = None
+) -> Float[Array, "*n g"]:
+    """A linear layer as one product of matrices, in `dtype`; None: what its arrays promote to."""
+    kernel = layer.kernel[...]
+    dtype = jnp.result_type(inputs, kernel) if dtype is None else dtype
+    bias = None if layer.bias is None else layer.bias[...].astype(dtype)
+    return affine(inputs.astype(dtype), kernel.astype(dtype), bias)
 
 
 def moved(mask: masks.MaskFunction, start: Int[Array, ""] | None) -> masks.MaskFunction:
@@ -264,3 +358,7 @@ def moved(mask: masks.MaskFunction, start: Int[Array, ""] | None) -> masks.MaskF
 
 def _moved_mod(mod: ScoreMod, start: Int[Array, ""] | None) -> ScoreMod:
     return mod if start is None else lambda scores, i, j: mod(scores, i + start, j)
+
+
+def _hiding(mask: masks.MaskFunction) -> ScoreMod:
+    return lambda scores, i, j: jnp.where(mask(i, j), scores, -jnp.inf)

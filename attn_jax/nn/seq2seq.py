@@ -14,12 +14,14 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import metrics
-from attn_jax.checks import require
+from attn_jax.checks import all_hold, concrete, require
 from attn_jax.dropout import drop_units
+from attn_jax.nn.arguments import lengths_of, require_sizes, tokens_of
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.recurrent import CELLS, CellName, Encoded, fold, require_rate
 from attn_jax.normalizers import Softmax
-from attn_jax.recurrence import affine, over_time
+from attn_jax.products import affine
+from attn_jax.recurrence import over_time
 
 Order = Literal["attend_then_step", "step_then_attend"]
 ORDERS = ("attend_then_step", "step_then_attend")
@@ -89,7 +91,10 @@ class Decoder(nnx.Module):
         require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
         require(order in ORDERS, "order", f"be one of {list(ORDERS)}", repr(order))
         require_rate(dropout)
-        readout = readout or (embedding if tied else features)
+        if readout is None:
+            readout = embedding if tied else features
+        require_sizes(vocabulary=vocabulary, embedding=embedding, features=features)
+        require_sizes(layers=layers, readout=readout)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
         self.order, self.dropout, self.tied = order, dropout, tied
         self.feeds = input_feeding and order == "step_then_attend"
@@ -141,7 +146,8 @@ class Decoder(nnx.Module):
         )
         feed = None
         if self.feeds:
-            feed = jnp.zeros((summary.shape[0], self.readout.out_features), summary.dtype)
+            dtype = self.layers[-1].shown(cells[-1]).dtype
+            feed = jnp.zeros((summary.shape[0], self.readout.out_features), dtype)
         return DecoderState(cells, feed)
 
     def step(
@@ -283,6 +289,7 @@ class Seq2Seq(nnx.Module):
         rngs: nnx.Rngs,
     ):
         require_rate(dropout)
+        require_sizes(vocabulary=vocabulary, embedding=embedding)
         self.dropout = dropout
         self.embedding = nnx.Param(_normal(rngs, vocabulary, embedding, embedding**-0.5))
         self.encoder, self.decoder = encoder, decoder
@@ -295,8 +302,13 @@ class Seq2Seq(nnx.Module):
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode padded sources; with `rng`, in training, some units are dropped."""
-        embedded = drop_units(self.embedding[...][jnp.asarray(source)], self.dropout, fold(rng, 0))
-        return self.encoder(embedded, jnp.asarray(length), rng=fold(rng, 1))
+        source = tokens_of("source", source, self.embedding.shape[0])
+        length = lengths_of("length", length, source.shape[0])
+        width = source.shape[1]
+        fits = all_hold(length, lambda each: each <= width)
+        require(fits, "length", f"be at most {width}, the source's width", f"{concrete(length)}")
+        embedded = drop_units(self.embedding[...][source], self.dropout, fold(rng, 0))
+        return self.encoder(embedded, length, rng=fold(rng, 1))
 
     def __call__(
         self,

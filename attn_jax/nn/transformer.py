@@ -1,144 +1,32 @@
-"""Transformers: blocks, stacks of them scanned over their layers, language models, translators.
+"""Transformers: stacks of blocks, scanned over their layers.
 
 A stack keeps the parameters of all layers in one array each, [layers, …], and runs them in one
 scan: what is compiled does not grow with the depth. Each block may be recomputed in the backward
 pass (`remat`), so that the memory of a gradient is that of one block and the layers' inputs.
+Decoding, which asks each layer anew for every token, is for a stack that is `unrolled`.
 """
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax.checks import require
-from attn_jax.dropout import drop_units
+from attn_jax.nn.arguments import lengths_of, require_dtype, require_sizes, rows_of
+from attn_jax.nn.blocks import NORMS, Asked, Block, BlockOptions
+from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import fold, require_rate
-from attn_jax.nn.self_attention import Cache, MultiHeadAttention, linear
 from attn_jax.normalizers import Softmax
 from attn_jax.scores import ScaledDot
+from attn_jax.slots import is_pure
 
-Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi"]
-POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi")
-ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
-NORMS = {"layer": nnx.LayerNorm, "rms": nnx.RMSNorm}
-
-
-class FeedForward(nnx.Module):
-    """Two linear maps with a non-linearity between, or a gated one. (Shazeer 2020.)
-
-    Args:
-      features: of inputs and outputs.
-      hidden: units between.
-      activation: "gelu", "relu", or "swiglu", which multiplies by silu of a third map.
-      bias: whether the maps have one.
-      rngs: a seed for the parameters.
-    """
-
-    def __init__(self, features: int, hidden: int, *, activation: str, bias: bool, rngs: nnx.Rngs):
-        known = f"be one of {list(ACTIVATIONS)}"
-        require(activation in ACTIVATIONS, "activation", known, repr(activation))
-        self.activation = activation
-        how = {"use_bias": bias, "param_dtype": float, "rngs": rngs}
-        self.up = nnx.Linear(features, hidden, **how)
-        self.gate = nnx.data(None)
-        if activation == "swiglu":
-            self.gate = nnx.Linear(features, hidden, **how)
-        self.down = nnx.Linear(hidden, features, **how)
-
-    def __call__(self, inputs: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Map each position by itself."""
-        units = linear(self.up, inputs)
-        act = ACTIVATIONS[self.activation]
-        units = act(units) if self.gate is None else units * act(linear(self.gate, inputs))
-        return linear(self.down, units)
-
-
-class BlockOptions(NamedTuple):
-    """What all blocks of a stack have in common; see `Stack`."""
-
-    features: int
-    heads: int
-    hidden: int
-    key_value_heads: int | None
-    score: Any
-    normalizer: Any
-    score_mod: Any
-    mask: Any
-    positions: str
-    activation: str
-    norm: str
-    normalize_query_key: bool
-    bias: bool
-    dropout: float
-    implementation: str
-    dtype: Any
-
-
-class Block(nnx.Module):
-    """Attention, attention to a memory if there is one, and a feed-forward layer.
-
-    Each is added to what it gets, which it sees normalized: x + f(norm(x)). (Xiong et al. 2020.)
-    """
-
-    def __init__(self, options: BlockOptions, *, memory_features: int | None, rngs: nnx.Rngs):
-        o = options
-        slots = {"score": o.score, "normalizer": o.normalizer, "dropout": o.dropout}
-        slots |= {"implementation": o.implementation, "dtype": o.dtype, "bias": o.bias}
-        slots |= {"key_value_heads": o.key_value_heads}
-        slots |= {"normalize_query_key": o.normalize_query_key, "rngs": rngs}
-        positions = o.positions if o.positions in ("rotary", "alibi") else None
-        own = {"score_mod": o.score_mod, "mask": o.mask, "positions": positions}
-        self.dropout = o.dropout
-
-        def norm() -> nnx.Module:
-            return NORMS[o.norm](o.features, param_dtype=float, dtype=o.dtype, rngs=rngs)
-
-        self.attention_norm = norm()
-        self.attention = MultiHeadAttention(o.features, o.heads, **slots, **own)
-        self.cross_norm = self.cross = nnx.data(None)
-        if memory_features is not None:
-            self.cross_norm = norm()
-            slots |= {"memory_features": memory_features}
-            self.cross = MultiHeadAttention(o.features, o.heads, **slots)
-        self.forward_norm = norm()
-        self.forward = FeedForward(
-            o.features, o.hidden, activation=o.activation, bias=o.bias, rngs=rngs
-        )
-
-    def __call__(
-        self,
-        inputs: Float[Array, "b t d"],
-        lengths: Int[Array, " b"] | None,
-        memory: tuple[Array, Array] | None,
-        rng: PRNGKeyArray | None,
-    ) -> Float[Array, "b t d"]:
-        """All positions at once; `memory` is (rows, lengths)."""
-        seen = self.attention(self.attention_norm(inputs), lengths=lengths, rng=fold(rng, 0))
-        return self._rest(inputs + self._drop(seen, rng, 1), memory, rng)[0]
-
-    def extend(
-        self, inputs: Float[Array, "b t d"], cache: Cache, memory: tuple[Array, Array] | None
-    ) -> tuple[Float[Array, "b t d"], Cache, Float[Array, "b t d"] | None]:
-        """The next positions, the cache that remembers them, and what asked the memory."""
-        seen, cache = self.attention.extend(self.attention_norm(inputs), cache)
-        outputs, asks = self._rest(inputs + seen, memory, None)
-        return outputs, cache, asks
-
-    def _rest(
-        self, inputs: Array, memory: tuple | None, rng: PRNGKeyArray | None
-    ) -> tuple[Array, Array | None]:
-        asks = None
-        if self.cross is not None:
-            rows, lengths = memory
-            asks = self.cross_norm(inputs)
-            seen = self.cross(asks, rows, lengths=lengths, rng=fold(rng, 2))
-            inputs = inputs + self._drop(seen, rng, 3)
-        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), asks
-
-    def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
-        return drop_units(units, self.dropout, fold(rng, number))
+Positions = Literal["none", "rotary", "alibi"]
+POSITIONS = ("none", "rotary", "alibi")
+Look = Callable[[Block, Asked, Any], Any]
 
 
 class Stack(nnx.Module):
@@ -151,8 +39,8 @@ class Stack(nnx.Module):
       hidden: units of the feed-forward layers; None: 4 · features.
       memory_features: of a memory to attend to as well; None: there is none.
       score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
-        attention to the memory).
-      positions: "rotary" or "alibi" act here; others are added to the inputs by who embeds them.
+        attention to the memory). Arrays in them are not trained.
+      positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
       activation: of the feed-forward layers. norm: "layer" or "rms".
       normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
       dropout: rate on weights and on what each part adds.
@@ -189,11 +77,13 @@ class Stack(nnx.Module):
         remat: bool = False,
         rngs: nnx.Rngs,
     ):
-        require(
-            positions in POSITIONS, "positions", f"be one of {list(POSITIONS)}", repr(positions)
-        )
+        known = positions in POSITIONS
+        rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
+        require(known, "positions", rule, repr(positions))
         require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
-        require(layers >= 1, "layers", "be at least 1", layers)
+        require_sizes(features=features, layers=layers, hidden=hidden)
+        require_sizes(memory_features=memory_features)
+        require_dtype(dtype)
         require_rate(dropout)
         options = BlockOptions(
             features=features,
@@ -213,7 +103,9 @@ class Stack(nnx.Module):
             implementation=implementation,
             dtype=dtype,
         )
+        self.features, self.memory_features, self.dtype = features, memory_features, dtype
         self.count, self.remat = layers, remat
+        self.pure = is_pure((score, normalizer, score_mod, mask))
 
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=(0,), out_axes=0)
@@ -225,80 +117,185 @@ class Stack(nnx.Module):
 
     def __call__(
         self,
-        inputs: Float[Array, "b t d"],
+        inputs: Num[ArrayLike, "b t d"],
         *,
-        lengths: Int[Array, " b"] | None = None,
-        memory: Float[Array, "b s c"] | None = None,
-        memory_lengths: Int[Array, " b"] | None = None,
+        lengths: Int[ArrayLike, " b"] | None = None,
+        memory: Num[ArrayLike, "b s c"] | None = None,
+        memory_lengths: Int[ArrayLike, " b"] | None = None,
         rng: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t d"]:
         """All positions at once; with `rng`, in training, some units are dropped."""
-        seen = None if memory is None else (memory, memory_lengths)
+        where = {"lengths": lengths, "memory": memory, "memory_lengths": memory_lengths}
+        return self.look(None, inputs, **where, rng=rng)[0]
 
-        def layer(outputs, state, number):
-            block = nnx.merge(graphdef, state)
-            return block(outputs, lengths, seen, fold(rng, number))
+    def look(
+        self,
+        function: Look | None,
+        inputs: Num[ArrayLike, "b t d"],
+        *,
+        lengths: Int[ArrayLike, " b"] | None = None,
+        memory: Num[ArrayLike, "b s c"] | None = None,
+        memory_lengths: Int[ArrayLike, " b"] | None = None,
+        rng: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "b t d"], Any]:
+        """The outputs, and function(block, asked, memory) of each layer, [layers, …].
 
-        graphdef, state = nnx.split(self.blocks)
-        layer = jax.checkpoint(layer) if self.remat else layer
-        outputs, _ = jax.lax.scan(
-            lambda outputs, now: (layer(outputs, *now), None),
-            inputs,
-            (state, jnp.arange(self.count)),
-        )
-        return self.norm(outputs)
+        Compiled once for equal shapes and slots; where a slot or the function is somebody else's
+        function it is compiled at each call outside `jax.jit`: its surroundings may have changed.
+
+        >>> stack, rows = Stack(8, 2, 3, rngs=nnx.Rngs(0)), jnp.ones((1, 5, 8))
+        >>> stack.look(lambda block, asked, _: block.attention.weights(asked.own), rows)[1].shape
+        (3, 1, 2, 5, 5)
+        """
+        inputs = self._rows(inputs)
+        lengths = lengths_of("lengths", lengths, inputs.shape[0])
+        seen = self._seen(memory, memory_lengths, inputs.shape[0])
+        if self.is_unrolled:
+            outputs, looks = _in_turn(function, self.blocks, inputs, lengths, seen, rng)
+        else:
+            run = _compiled if self.pure and is_pure(function) else _scanned
+            graphdef, state = nnx.split(self.blocks)
+            outputs, looks = run(graphdef, function, self.remat, state, inputs, lengths, seen, rng)
+        return self.norm(outputs), looks
+
+    # Decoding
 
     def cache(self, batch: int, length: int) -> Cache:
-        """An empty cache [layers, …] for so many positions."""
-        graphdef, state = nnx.split(self.blocks)
-        first = nnx.merge(graphdef, jax.tree.map(lambda each: each[0], state))
-        empty = first.attention.cache(batch, length)
+        """An empty cache [layers, …] for so many positions: for `extend`."""
+        empty = self.layers()[0].attention.cache(batch, length)
         return jax.tree.map(lambda each: jnp.stack([each] * self.count), empty)
-
-    def caches(self, batch: int, length: int) -> tuple[Cache, ...]:
-        """An empty cache of each layer, as decoding carries them: the batch comes first."""
-        empty = self.cache(batch, length)
-        used = jnp.zeros(batch, jnp.int32)
-        return tuple(Cache(empty.key[i], empty.value[i], used) for i in range(self.count))
-
-    def extend_each(
-        self,
-        inputs: Float[Array, "b t d"],
-        caches: tuple[Cache, ...],
-        *,
-        memory: Float[Array, "b s c"] | None = None,
-        memory_lengths: Int[Array, " b"] | None = None,
-    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t s"] | None]:
-        """`extend` by the caches of `caches`: no copy of all layers at every step.
-
-        And the last layer's weights over the memory, the mean of its heads.
-        """
-        seen = None if memory is None else (memory, memory_lengths)
-        graphdef, state = nnx.split(self.blocks)
-        outputs, moved = inputs, []
-        for number, cache in enumerate(caches):
-            block = nnx.merge(graphdef, jax.tree.map(lambda each, i=number: each[i], state))
-            outputs, new, asks = block.extend(outputs, cache._replace(used=cache.used[0]), seen)
-            moved.append(new._replace(used=jnp.full_like(cache.used, new.used)))
-        weights = None
-        if memory is not None:
-            weights = block.cross.weights(asks, memory, lengths=memory_lengths).mean(axis=1)
-        return self.norm(outputs), tuple(moved), weights
 
     def extend(
         self,
-        inputs: Float[Array, "b t d"],
+        inputs: Num[ArrayLike, "b t d"],
         cache: Cache,
         *,
-        memory: Float[Array, "b s c"] | None = None,
-        memory_lengths: Int[Array, " b"] | None = None,
+        memory: Num[ArrayLike, "b s c"] | None = None,
+        memory_lengths: Int[ArrayLike, " b"] | None = None,
     ) -> tuple[Float[Array, "b t d"], Cache]:
-        """The next positions, and the cache that remembers them."""
-        seen = None if memory is None else (memory, memory_lengths)
+        """The next positions, as many of each example, and the cache that remembers them.
+
+        The cache has to have room for them: see `Cache.require_room`.
+        """
+        inputs = self._rows(inputs)
+        cache.require_room(inputs)
+        rule = "be extended by extend_each, cache by cache, where it is unrolled"
+        require(not self.is_unrolled, "stack", rule, "extend")
+        seen = self._seen(memory, memory_lengths, inputs.shape[0])
         graphdef, state = nnx.split(self.blocks)
-
-        def layer(outputs, now):
-            return nnx.merge(graphdef, now[0]).extend(outputs, now[1], seen)[:2]
-
-        outputs, cache = jax.lax.scan(layer, inputs, (state, cache))
+        run = _compiled_extension if self.pure else _extended
+        outputs, cache = run(graphdef, state, inputs, cache, seen)
         return self.norm(outputs), cache
+
+    def unrolled(self) -> "Stack":
+        """The same stack with each layer's parameters in arrays of their own.
+
+        In a loop over tokens the layers are then not cut out of one array for every token.
+        """
+        other = nnx.merge(*nnx.split(self))
+        other.blocks = nnx.List(self.layers())
+        return other
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether each layer's parameters are in arrays of their own."""
+        return isinstance(self.blocks, nnx.List)
+
+    def layers(self) -> list[Block]:
+        """Each layer by itself."""
+        if self.is_unrolled:
+            return list(self.blocks)
+        graphdef, state = nnx.split(self.blocks)
+        parts = [jax.tree.map(lambda each, i=i: each[i], state) for i in range(self.count)]
+        return [nnx.merge(graphdef, part) for part in parts]
+
+    def caches(self, batch: int, length: int) -> tuple[Cache, ...]:
+        """An empty cache of each layer, as decoding carries them: the batch comes first."""
+        return apart(self.cache(batch, length))
+
+    def remember(self, memory: Num[ArrayLike, "b s c"]) -> tuple[KeyValue, ...]:
+        """The memory as each layer's heads compare and sum it."""
+        return tuple(block.cross.remember(memory) for block in self.layers())
+
+    def extend_each(
+        self,
+        inputs: Num[ArrayLike, "b t d"],
+        caches: tuple[Cache, ...],
+        *,
+        memory: tuple[KeyValue, ...] | None = None,
+        memory_lengths: Int[ArrayLike, " m"] | None = None,
+    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t s"] | None]:
+        """`extend` by the caches of `caches` and what `remember` gave: no copy of all layers.
+
+        And the last layer's weights over the memory, the mean of its heads. Neighbours, hypotheses
+        of one source, may share a memory.
+        """
+        outputs, moved, alignment = self._rows(inputs), [], None
+        caches[0].require_room(outputs)
+        require_memory(self.memory_features, memory)
+        for number, (block, cache) in enumerate(zip(self.layers(), caches, strict=True)):
+            seen = None if memory is None else (memory[number], memory_lengths)
+            own = cache._replace(used=cache.used[0])
+            outputs, new, asked = block.extend(outputs, own, seen)
+            moved.append(new._replace(used=jnp.full_like(cache.used, new.used)))
+        if memory is not None:
+            alignment = block.alignment(asked, seen)
+        return self.norm(outputs), tuple(moved), alignment
+
+    def _rows(self, inputs: ArrayLike) -> Array:
+        inputs = rows_of("inputs", inputs, self.features)
+        promoted = jnp.result_type(inputs, self.norm.scale[...])
+        return inputs.astype(promoted if self.dtype is None else self.dtype)
+
+    def _seen(self, memory: Any, lengths: Any, examples: int) -> tuple[Array, Array | None] | None:
+        require_memory(self.memory_features, memory)
+        if memory is None:
+            return None
+        memory = rows_of("memory", memory, self.memory_features)
+        fits = memory.shape[0] == examples
+        require(fits, "memory", f"be of {examples} examples, as the inputs", memory)
+        return memory, lengths_of("memory_lengths", lengths, examples)
+
+
+def require_memory(features: int | None, memory: Any) -> None:
+    """A memory is for stacks that were made with memory_features, and for all of these."""
+    rule = "be given where the stack has memory_features, and only there"
+    got = f"memory_features {features}, memory {'None' if memory is None else 'given'}"
+    require((features is None) == (memory is None), "memory", rule, got)
+
+
+def apart(cache: Cache) -> tuple[Cache, ...]:
+    """A stack's cache as one of each layer."""
+    layers, batch = cache.key.shape[:2]
+    used = (jnp.broadcast_to(cache.used[i], batch) for i in range(layers))
+    return tuple(Cache(cache.key[i], cache.value[i], each) for i, each in enumerate(used))
+
+
+def _scanned(graphdef, function, remat, state, inputs, lengths, memory, rng):
+    def layer(outputs, state, number):
+        block = nnx.merge(graphdef, state)
+        outputs, asked = block(outputs, lengths, memory, fold(rng, number))
+        return outputs, None if function is None else function(block, asked, memory)
+
+    layer = jax.checkpoint(layer) if remat else layer
+    numbers = jnp.arange(jax.tree.leaves(state)[0].shape[0])
+    return jax.lax.scan(lambda outputs, now: layer(outputs, *now), inputs, (state, numbers))
+
+
+def _in_turn(function, blocks, outputs, lengths, memory, rng):
+    looks = []
+    for number, block in enumerate(blocks):
+        outputs, asked = block(outputs, lengths, memory, fold(rng, number))
+        looks.append(None if function is None else function(block, asked, memory))
+    return outputs, jax.tree.map(lambda *each: jnp.stack(each), *looks)
+
+
+def _extended(graphdef, state, inputs, cache, memory):
+    def layer(outputs, now):
+        return nnx.merge(graphdef, now[0]).extend(outputs, now[1], memory)[:2]
+
+    return jax.lax.scan(layer, inputs, (state, cache))
+
+
+_compiled = partial(jax.jit, static_argnums=(0, 1, 2))(_scanned)
+_compiled_extension = partial(jax.jit, static_argnums=0)(_extended)

@@ -1,5 +1,6 @@
 """One look for all pictures: ink, colours that the colour-blind tell apart, fonts, and files."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -55,6 +56,16 @@ def styled() -> Iterator[None]:
     """Use `STYLE`, with the fonts that this machine has, until the end of the block."""
     with mpl.rc_context(STYLE | {"font.family": list(fonts())}):
         yield
+
+
+@functools.cache
+def drawable() -> frozenset[str]:
+    """Return the characters that the fonts of this machine draw; others become empty boxes."""
+    found: set[str] = set()
+    for family in fonts():
+        font = font_manager.get_font(font_manager.findfont(family))
+        found.update(map(chr, font.get_charmap()))
+    return frozenset(found)
 
 
 def fonts() -> tuple[str, ...]:

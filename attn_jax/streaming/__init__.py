@@ -5,7 +5,7 @@ and with k, not with their product (for Entmax and Sparsemax the scores of some 
 are held). Blocks that a mask empties are not computed; in blocks that it leaves whole it is not
 evaluated.
 
-- `grid.py` cuts the pairs into blocks and walks over them;
+- `grid.py` cuts the pairs into blocks, `walk.py` goes through them;
 - `forms.py` has the normalizers as functions of one score, with what a row has in common;
 - `hoisting.py` makes arrays that slots and functions hold into arguments;
 - `rule.py` has the forward pass and the one differentiation rule, from which JAX derives reverse
@@ -34,7 +34,7 @@ from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
 from attn_jax.streaming.manual_axes import axes_of, varying
 from attn_jax.streaming.rule import Plan, attend
 
-as_slot, has_form = forms.as_slot, forms.has_form
+as_slot, has_form, is_online = forms.as_slot, forms.has_form, forms.is_online
 
 
 def stream(

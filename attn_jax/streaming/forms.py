@@ -185,6 +185,12 @@ def has_form(normalizer: Any) -> bool:
     return type(normalizer) in FORMS or normalizer in tuple(SLOTS)
 
 
+def is_online(normalizer: Any) -> bool:
+    """Whether a normalizer streams, and sees the blocks of keys one after the other."""
+    online = (normalizers.Softmax, normalizers.Sigmoid)
+    return has_form(normalizer) and isinstance(as_slot(normalizer), online)
+
+
 def as_slot(normalizer: Any) -> Any:
     """The normalizer as a slot that streams.
 

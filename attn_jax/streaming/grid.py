@@ -1,12 +1,9 @@
-"""The grid that cuts all pairs of queries and keys into blocks, and the walk over it."""
+"""The grid that cuts all pairs of queries and keys into blocks."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Num
@@ -14,12 +11,12 @@ from jaxtyping import Array, Bool, Num
 from attn_jax import masks
 from attn_jax.positions import Block
 from attn_jax.reach import Span
-from attn_jax.streaming.manual_axes import axes_of, varying
 
 # What a mask leaves of a block: nothing, all, something, only something of one half of its queries.
 SKIPPED, WHOLE, PARTIAL, UPPER, LOWER = range(5)
 
 _HELD = 2**20  # numbers that a block holds
+_UNROLLED, _LARGE = 16, 2**12  # blocks, and pairs in each
 _BAND = 4  # keys are copied per row of blocks where that takes at most so many copies of them
 
 
@@ -45,6 +42,11 @@ class Grid:
     def is_band(self) -> bool:
         """Whether rows of blocks differ in the columns that they visit."""
         return bool(np.any(self.columns != self.columns[0]))
+
+    @property
+    def unrolls(self) -> bool:
+        """Whether the blocks are few, and large enough that compiling each one pays."""
+        return self.kinds.size <= _UNROLLED and math.prod(self.size) >= _LARGE
 
     @property
     def beyond(self) -> tuple[bool, bool]:
@@ -79,6 +81,7 @@ def default_size(
     |---|---|
     | the score holds [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
     | Softmax, Sigmoid | 1024 x 512 |
+    | the same where a mask empties blocks | half of the queries and keys, at least 128 |
     | Entmax, Sparsemax: rows at once | from 32 to 256 queries and 2²⁰ scores in a row of blocks |
     | the same where a mask empties blocks | 512 keys in a block |
     """
@@ -87,6 +90,12 @@ def default_size(
         size = rows, 2 * rows
     elif online:
         size = 1024, 512
+        small = tuple(
+            min(max(math.ceil(n / 2), 128), most)
+            for n, most in zip((queries, keys), size, strict=True)
+        )
+        if mask is not None and np.any(make_grid(queries, keys, small, mask)[0].kinds == SKIPPED):
+            size = small
     else:
         rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
         grid, _ = make_grid(queries, keys, (rows, 512), mask)
@@ -158,103 +167,3 @@ def _visited(kinds: np.ndarray) -> np.ndarray:
         return first[:, None] + np.arange(width)
     inside = np.arange(first[used.any(axis=1)].min(), last.max() + 1)
     return np.broadcast_to(inside, (rows, len(inside)))
-
-
-def walk(
-    grid: Grid,
-    one_row: Callable,
-    rows: Any,
-    keys: Any,
-    maybe: Bool[Array, "rows columns"] | None = None,
-    *,
-    transposes: bool = False,
-) -> Any:
-    """Call `one_row(rows[i], first_key, visit)` for each row of blocks; the results are stacked.
-
-    `visit(step, carry, values)` folds the blocks of keys in that row, which begin at `first_key`:
-    `step(carry, values, keys=keys[j], block=block, is_partial=…) -> carry`, not called for skipped
-    blocks. The carry and the values have the row's queries as their first axis: a block of which
-    the mask leaves one half gets, and changes, only that half.
-
-    A walk that `transposes` keeps nothing of a block for its derivative; one that does not has no
-    reverse mode, and does not even count the blocks before a row's first and after its last.
-    """
-    remat = functools.partial(jax.checkpoint, prevent_cse=False) if transposes else lambda f: f
-    columns = jnp.asarray(grid.columns)
-    kinds = np.take_along_axis(grid.kinds, grid.columns, axis=1)
-    band = grid.is_band
-    if band:
-        keys = jax.tree.map(lambda each: each[columns], keys)
-    elif grid.columns.shape[1] != grid.kinds.shape[1]:
-        keys = jax.tree.map(lambda each: each[grid.columns[0][0] : grid.columns[0][-1] + 1], keys)
-    if maybe is not None:
-        maybe = jnp.take_along_axis(maybe, columns, axis=1)
-    present = sorted(set(kinds.ravel().tolist()))
-    used = kinds != SKIPPED
-    first, end = used.argmax(axis=1), kinds.shape[1] - used[:, ::-1].argmax(axis=1)
-    axes = axes_of((rows, keys, maybe))
-    per_row = {
-        "first": jnp.asarray(first),
-        "end": jnp.asarray(np.where(used.any(axis=1), end, first)),
-        "start": jnp.arange(grid.rows) * grid.size[0],
-        "kinds": jnp.asarray(np.searchsorted(present, kinds)),
-        "columns": columns * grid.size[1],
-        "maybe": maybe,
-        "keys": keys if band else None,
-    }
-
-    @remat
-    def row(inputs):
-        values, here = inputs
-
-        def visit(step, carry, values):
-            carry = varying(carry, axes)
-
-            @remat
-            def body(carry, inputs):
-                keys, kind, start, maybe = inputs
-
-                def compute(part, half, is_partial, carry):
-                    row = here["start"] + part.start
-                    block = grid.block((row, start), half=half)
-                    inside = jax.tree.map(lambda each: each[part], (carry, values))
-                    changed = step(*inside, keys=keys, block=block, is_partial=is_partial)
-                    return _replaced(carry, part, changed)
-
-                def branch(kind):
-                    if kind == SKIPPED:
-                        return _same
-                    rows, middle = grid.size[0], grid.size[0] // 2
-                    part = {UPPER: slice(0, middle), LOWER: slice(middle, rows)}
-                    half, is_partial = kind in part, kind != WHOLE
-                    part = part.get(kind, slice(0, rows))
-                    run = remat(functools.partial(compute, part, half, is_partial))
-                    if maybe is None or not is_partial:
-                        return run
-                    return functools.partial(jax.lax.cond, maybe, run, _same)
-
-                return jax.lax.switch(kind, list(map(branch, present)), carry), None
-
-            inputs = (here["keys"] if band else keys, here["kinds"], here["columns"], here["maybe"])
-            if transposes:
-                return jax.lax.scan(body, carry, inputs)[0]
-
-            def one(n, carry):
-                return body(carry, jax.tree.map(lambda each: each[n], inputs))[0]
-
-            return jax.lax.fori_loop(here["first"], here["end"], one, carry)
-
-        return one_row(values, here["columns"][0], visit)
-
-    return jax.lax.map(row, (rows, per_row))
-
-
-def _same(carry: Any) -> Any:
-    return carry
-
-
-def _replaced(carry: Any, part: slice, changed: Any) -> Any:
-    def replaced(old, new):
-        return new if old.shape == new.shape else old.at[part].set(new)
-
-    return jax.tree.map(replaced, carry, changed)

@@ -8,12 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 from attn_jax.pairs import attended
 from attn_jax.streaming.forms import RowState
-from attn_jax.streaming.grid import Grid, walk
+from attn_jax.streaming.grid import Grid
 from attn_jax.streaming.hoisting import Hoisted
+from attn_jax.streaming.walk import walk
+
+# What a policy of `jax.checkpoint` may keep, so that a backward pass does not attend once more.
+KEPT = "attention"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +146,7 @@ def attend(plan: Plan, x: Any) -> tuple[Array, RowState]:
 
     def rule(primals, tangents):
         x = structure.unflatten(primals)
-        output, row = run(*primals)
+        output, row = jax.tree.map(lambda each: checkpoint_name(each, KEPT), run(*primals))
         moving = [not isinstance(each, jax.custom_derivatives.SymbolicZero) for each in tangents]
         d_x = structure.unflatten(
             [each if moves else None for each, moves in zip(tangents, moving, strict=True)]

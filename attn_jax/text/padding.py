@@ -71,6 +71,7 @@ def padded_batches(
     targets: Rows | None = None,
     *,
     batch_size: int = 128,
+    batch_positions: int | None = None,
     buckets: int = 6,
     lengths: Sequence[int] | None = None,
 ) -> list[Padded]:
@@ -87,12 +88,16 @@ def padded_batches(
         sources: Ids of each source.
         targets: Ids of each target, without END, which is appended. An empty one is kept.
         batch_size: Rows of each batch.
+        batch_positions: The most positions of a batch on its longer side, padding included: long
+            shapes have fewer rows, one at least.
         buckets: The most shapes; they are chosen for these rows.
         lengths: The lengths that sources are padded to instead, rising, where more rows are to
             come and no new shape shall be compiled for them. What is longer takes the last length
             doubled, and doubled again.
     """
     require(batch_size >= 1, "batch_size", "be at least 1", batch_size)
+    bounded = batch_positions is None or batch_positions >= 1
+    require(bounded, "batch_positions", "be at least 1", batch_positions)
     sides = {"source": sources} | ({} if targets is None else {"target": with_end(targets)})
     counts = {len(rows) for rows in sides.values()}
     require(len(counts) == 1, "targets", f"be as many as the {len(sources)} sources", counts)
@@ -104,13 +109,20 @@ def padded_batches(
     else:
         require(targets is None, "lengths", "be None where there are targets", lengths)
         shapes = _fixed(lengths, int(table.max()))
+    sizes = np.full(len(shapes), batch_size)
+    if batch_positions is not None:
+        sizes = np.clip(batch_positions // shapes.max(axis=-1), 1, batch_size)
     fitting = first_that_holds(table, shapes)
     order = np.lexsort((table.sum(axis=-1), fitting))
     made = []
-    for rows in np.split(order, range(batch_size, len(order), batch_size)):
-        # Shapes are nested: the last row's holds the others.
-        shape, fill = shapes[fitting[rows[-1]]].tolist(), batch_size - len(rows)
-        batch = padded_sides(sides, rows, shape, fill=fill)
+    while len(order):
+        # Shapes are nested: the last row's holds the others, and has no more rows than theirs.
+        allowed = sizes[fitting[order[:batch_size]]]
+        count = int(np.sum(np.arange(1, len(allowed) + 1) <= allowed))
+        rows, order = order[:count], order[count:]
+        place = fitting[rows[-1]]
+        fill = int(sizes[place]) - count
+        batch = padded_sides(sides, rows, shapes[place].tolist(), fill=fill)
         made.append(Padded(np.concatenate([rows, np.full(fill, -1)]), batch))
     return made
 

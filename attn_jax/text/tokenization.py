@@ -16,7 +16,7 @@ as spaces.
 import collections
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -36,11 +36,17 @@ def tokenizer(
 ) -> Tokenizer:
     """A model behind its kind's normalization and splitting."""
     made = Tokenizer(model)
-    form = {"NFC": normalizers.NFC(), "NFKC": normalizers.NFKC()}[normalization]
-    steps = [form, normalizers.Lowercase(), form] if lowercase else [form]
-    made.normalizer = normalizers.Sequence([*steps, *_marking(kind)])
+    steps = [form(normalization, lowercase=lowercase), *_marking(kind)]
+    made.normalizer = normalizers.Sequence(steps)
     made.pre_tokenizer = _splitting(kind)
     return made
+
+
+def form(normalization: Normalization, *, lowercase: bool) -> normalizers.Normalizer:
+    """What brings a line into a Unicode form, and its capitals into small letters."""
+    unicode = {"NFC": normalizers.NFC(), "NFKC": normalizers.NFKC()}[normalization]
+    steps = [unicode, normalizers.Lowercase(), unicode] if lowercase else [unicode]
+    return normalizers.Sequence(steps)
 
 
 def _marking(kind: Kind) -> list[Any]:
@@ -116,6 +122,35 @@ def join(kind: Kind, tokens: list[str]) -> str:
     if kind == "bpe":
         return "".join(tokens).replace(SPACE, " ").removeprefix(" ")
     return "".join(tokens)
+
+
+def words(kind: Kind, pieces: Iterable[str]) -> list[int]:
+    """The word, parted by white space, that each piece stands in; a space goes with the next word.
+
+    Words are counted, not looked for: a piece may be written otherwise than the line was.
+
+    >>> words("bpe", ["▁", "Z", "a", "▁b"])
+    [0, 0, 0, 1]
+    """
+    places, begun, inside = [], 0, False
+    for piece in _spaced(kind, pieces):
+        for letter in piece:
+            begun += not (inside or letter.isspace())
+            inside = not letter.isspace()
+        places.append(begun - inside)
+    return [min(place, max(begun - 1, 0)) for place in places]
+
+
+def _spaced(kind: Kind, pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces with the spaces between them, and without marks."""
+    joined = True
+    for piece in pieces:
+        if kind == "word" and piece:
+            space = "" if joined or piece.startswith(JOINER) else " "
+            joined = piece.endswith(JOINER)
+            yield space + piece.replace(JOINER, "")
+        else:
+            yield piece.replace(SPACE, " ") if kind == "bpe" else piece
 
 
 def readable(kind: Kind, token: str) -> str:

@@ -121,20 +121,49 @@ class Vocabulary:
         """The line up to the first END, without special tokens; ⁇ where a token is unknown."""
         known = self._checked(ids)
         known = known[: known.index(END)] if END in known else known
-        first = len(NAMES) + len(self.extra)
-        shown = {UNKNOWN: tokenization.UNREADABLE}
-        kept = [shown.get(i, self._all[i]) for i in known if i == UNKNOWN or i >= first]
-        return tokenization.join(self.kind, kept)
+        return tokenization.join(self.kind, [*filter(None, map(self._written, known))])
 
     def tokens(self, line: str) -> list[str]:
         """The readable pieces of a line, one for each id; unknown ones as they are written."""
-        if self.kind == "bpe":
-            encoded = self._tokenizer.encode(line)
-            places = zip(encoded.ids, encoded.offsets, strict=True)
-            shown = [line[slice(*at)] if i == UNKNOWN else self._all[i] for i, at in places]
-        else:
-            shown = tokenization.pieces(self._tokenizer, line)
-        return [tokenization.readable(self.kind, piece) for piece in shown]
+        return [tokenization.readable(self.kind, piece) for piece in self._pieces(line)]
+
+    def words(self, line: str) -> list[int]:
+        """The word of a line, parted by white space, that each of its ids stands in.
+
+        >>> Vocabulary.train(["a cat"], kind="character").words("a cat")
+        [0, 1, 1, 1, 1]
+        """
+        return tokenization.words(self.kind, self._pieces(line))
+
+    def words_of(self, ids: Sequence[int] | Integer[ArrayLike, " t"]) -> list[int]:
+        """The word of `decode(ids)` that each id stands in; there is no END among them."""
+        return tokenization.words(self.kind, map(self._written, self._checked(ids)))
+
+    def normal(self, line: str) -> str:
+        """A line in the vocabulary's form, in which what it decodes compares with any text.
+
+        >>> Vocabulary.train(["a"], lowercase=True).normal("E\N{COMBINING ACUTE ACCENT}T")
+        'ét'
+        """
+        return self._form.normalize_str(line)
+
+    @functools.cached_property
+    def _form(self) -> Any:
+        return tokenization.form(self.normalization, lowercase=self.lowercase)
+
+    def _pieces(self, line: str) -> list[str]:
+        """What each id of a line stands for, with the marks of the kind."""
+        if self.kind != "bpe":
+            return tokenization.pieces(self._tokenizer, line)
+        encoded = self._tokenizer.encode(line)
+        places = zip(encoded.ids, encoded.offsets, strict=True)
+        return [line[slice(*at)] if i == UNKNOWN else self._all[i] for i, at in places]
+
+    def _written(self, number: int) -> str:
+        """What `decode` writes for an id: nothing for a special token."""
+        if number == UNKNOWN:
+            return tokenization.UNREADABLE
+        return self._all[number] if number >= len(NAMES) + len(self.extra) else ""
 
     def token(self, number: int) -> str:
         """The readable piece of one id, for a figure's axis."""

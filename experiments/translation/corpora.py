@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tyro
 
-from experiments.errors import UserError
+from experiments.errors import UserError, as_user_errors
 from experiments.translation.fits import Pairs
 
 PARTS = ("train", "dev", "test")
+SPECIALS = 4  # tokens of every vocabulary that stand for no text
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class CorpusOptions:
     dev_target: Path | None = None
     """Its translation."""
     test_source: Path | None = None
-    """Text that nothing is chosen by. Default: none; the dev lines are reported."""
+    """Text that nothing is chosen by. Default: that of --data, or none; then the dev lines are
+    reported."""
     test_target: Path | None = None
     """Its translation."""
     tokens: Literal["word", "character", "bpe"] = "bpe"
@@ -49,12 +51,24 @@ class CorpusOptions:
     """Pairs with a longer side, in tokens, are left out of training."""
     smoke: tyro.conf.Suppress[bool] = False
 
+    def __post_init__(self):
+        if self.vocabulary is not None and self.vocabulary <= SPECIALS:
+            got = f"{SPECIALS}, the special tokens. Got {self.vocabulary}"
+            raise UserError(f"--vocabulary must be more than {got}.")
+        for name in ("min_frequency", "max_length"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} must be at least 1. Got {getattr(self, name)}.")
+
 
 class Lines(NamedTuple):
     """Pairs of lines."""
 
     source: list[str]
     target: list[str]
+
+
+NOTHING = Lines([], [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +85,7 @@ class Corpus:
 
 def load(options: CorpusOptions) -> Corpus:
     """Read the files that were named, or what comes out of the box."""
-    named = [each for part in PARTS for each in _files(options, part) if each is not None]
-    if named:
+    if _named(options, "train") or _named(options, "dev"):
         corpus = _of_files(options)
     elif options.smoke:
         corpus = _made_up()
@@ -80,6 +93,8 @@ def load(options: CorpusOptions) -> Corpus:
         corpus = _bible(options)
     else:
         corpus = _greek_english(options)
+    if _named(options, "test"):
+        corpus = dataclasses.replace(corpus, test=_read(options, "test"))
     if not corpus.dev.source:
         corpus = _with_dev(corpus)
     parts = zip(PARTS, (corpus.train, corpus.dev, corpus.test), strict=True)
@@ -87,33 +102,57 @@ def load(options: CorpusOptions) -> Corpus:
     return dataclasses.replace(corpus, notes=(", ".join(sizes) + " pairs of lines", *corpus.notes))
 
 
-def _files(options: CorpusOptions, part: str) -> tuple[Path | None, Path | None]:
+def files(options: CorpusOptions, part: str) -> tuple[Path | None, Path | None]:
+    """Return the two files of a part, None where none was named."""
     return getattr(options, f"{part}_source"), getattr(options, f"{part}_target")
 
 
+def _named(options: CorpusOptions, part: str) -> bool:
+    return files(options, part) != (None, None)
+
+
 def _of_files(options: CorpusOptions) -> Corpus:
-    parts = [_read(part, *_files(options, part)) for part in PARTS]
-    if not parts[0].source:
+    if not _named(options, "train"):
         raise UserError("--train-source and --train-target are missing.")
-    suffixes = [path.suffix.lstrip(".") for path in _files(options, "train")]
+    parts = [_read(options, part) for part in ("train", "dev")]
+    return Corpus(*parts, NOTHING, _names(options, "train"), ())
+
+
+def _names(options: CorpusOptions, part: str) -> tuple[str, str]:
+    """Return the names of both sides: the files' suffixes, where they tell the sides apart."""
+    suffixes = tuple(path.suffix.lstrip(".") for path in files(options, part))
     plain = len(set(suffixes)) < 2 or "" in suffixes
-    names = ("source", "target") if plain else tuple(suffixes)
-    return Corpus(*parts, names, ())
+    return ("source", "target") if plain else suffixes
 
 
-def _read(part: str, source: Path | None, target: Path | None) -> Lines:
+def _read(options: CorpusOptions, part: str) -> Lines:
     """Return one part, empty where no file was named."""
     from attn_jax import text
 
+    source, target = files(options, part)
     if source is None and target is None:
-        return Lines([], [])
+        return NOTHING
     if source is None or target is None:
         missing = f"--{part}-" + ("source" if source is None else "target")
         raise UserError(f"--{part}-source and --{part}-target go together. Missing: {missing}.")
-    try:
+    with as_user_errors(ValueError):
         return Lines(*text.read_parallel(source, target))
-    except ValueError as error:
-        raise UserError(str(error)) from error
+
+
+def to_judge(options: CorpusOptions, before: dict[str, Any]) -> Corpus:
+    """Return what a trained model is evaluated on, and read no other file.
+
+    That is the test files named now, or else what its training reported on.
+    """
+    if _named(options, "test"):
+        test = _read(options, "test")
+        return Corpus(NOTHING, NOTHING, test, _names(options, "test"), ())
+    options = as_trained(options, before)
+    if _named(options, "test"):
+        return Corpus(NOTHING, NOTHING, _read(options, "test"), _names(options, "test"), ())
+    if _named(options, "dev"):
+        return Corpus(NOTHING, _read(options, "dev"), NOTHING, _names(options, "dev"), ())
+    return load(options)
 
 
 def as_trained(options: CorpusOptions, before: dict[str, Any]) -> CorpusOptions:
@@ -124,7 +163,8 @@ def as_trained(options: CorpusOptions, before: dict[str, Any]) -> CorpusOptions:
     rest = {name: each for name, each in before.items() if name not in names}
     rest |= {"languages": tuple(rest.get("languages", options.languages))}
     rest["data_dir"] = options.data_dir
-    return CorpusOptions(**rest, **paths | now)
+    with as_user_errors(TypeError):  # a run of another version has other options
+        return CorpusOptions(**rest, **paths | now)
 
 
 def _made_up() -> Corpus:
@@ -165,7 +205,7 @@ def _greek_english(options: CorpusOptions) -> Corpus:
     note = "all verses are trained on, as an aligner is; the dev pairs, every 50th, are among them"
     lines = Lines(greek, english)
     dev = Lines(greek[::50], english[::50])
-    return Corpus(lines, dev, Lines([], []), ("Greek", "English"), (note,), tuple(gold))
+    return Corpus(lines, dev, NOTHING, ("Greek", "English"), (note,), tuple(gold))
 
 
 def _with_dev(corpus: Corpus) -> Corpus:
@@ -182,18 +222,20 @@ def _with_dev(corpus: Corpus) -> Corpus:
 
 def vocabularies(corpus: Corpus, options: CorpusOptions) -> tuple[Any, Any]:
     """Return the source's and the target's vocabulary, of the training side only."""
+    return tuple(_vocabulary(lines, options) for lines in corpus.train)
+
+
+def _vocabulary(lines: list[str], options: CorpusOptions) -> Any:
     from attn_jax import text
 
-    return tuple(
-        text.Vocabulary.train(
+    with as_user_errors(ValueError):
+        return text.Vocabulary.train(
             lines,
             kind=options.tokens,
             size=options.vocabulary,
             min_frequency=options.min_frequency,
             lowercase=options.lowercase,
         )
-        for lines in corpus.train
-    )
 
 
 def encoded(lines: Lines, source: Any, target: Any) -> Pairs:

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from attn_jax import plots
-from experiments.runs import write_with
 from experiments.translation.corpora import Lines
+from experiments.translation.letters import label, say_missing
 from experiments.translation.translator import Translation
 
 HEAT_MAPS, WORDS = 4, (6, 16)  # how many, and of how many source tokens
 
 
 def draw(
-    directory: Path,
     loaded: Any,
     test: Lines,
     translations: Sequence[Translation],
@@ -30,15 +29,14 @@ def draw(
         for i, each in enumerate(translations)
         if each.weights is not None and WORDS[0] <= each.weights.shape[1] <= WORDS[1]
     ]
-    for number, i in enumerate(fitting[:: max(len(fitting) // HEAT_MAPS, 1)][:HEAT_MAPS]):
+    chosen = fitting[:: max(len(fitting) // HEAT_MAPS, 1)][:HEAT_MAPS]
+    say_missing(text for i in chosen for text in (test.source[i], translations[i].text))
+    for number, i in enumerate(chosen):
         figure = heat_map(test.source[i], translations[i], vocabularies, names)
         if figure is not None:
             yield f"alignment_{number + 1}", figure
     if len(lengths) > 1:
         yield "bleu_by_length", bleu_by_length(lengths)
-    curve = learning(directory)
-    if curve is not None:
-        yield "learning_curve", curve
 
 
 def heat_map(
@@ -49,10 +47,11 @@ def heat_map(
         return None
     written = [vocabularies[1].token(i) for i in translation.ids]
     written += ["<end>"] * (len(translation.weights) - len(written))
+    read = vocabularies[0].tokens(source)[: translation.weights.shape[1]]
     return plots.attention_heatmap(
         translation.weights,
-        query_labels=written,
-        key_labels=vocabularies[0].tokens(source),
+        query_labels=list(map(label, written)),
+        key_labels=list(map(label, read)),
         query_axis=names[1],
         key_axis=names[0],
     )
@@ -60,11 +59,11 @@ def heat_map(
 
 def bleu_by_length(lengths: Sequence[Mapping[str, Any]]) -> Any:
     """Return BLEU against the source's length, a line for each system."""
-    systems = [name for name in lengths[0] if name not in ("words", "lines")]
+    unit, _, *systems = lengths[0]
     return plots.learning_curve(
-        [row["words"] for row in lengths],
+        [row[unit] for row in lengths],
         {name: [row[name] for row in lengths] for name in systems},
-        step_axis="source length, words",
+        step_axis=f"source length, {unit}",
         loss_axis="BLEU",
     )
 
@@ -96,9 +95,3 @@ def _evaluated(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     if not known.any():
         return values
     return np.interp(steps, steps[known], values[known], left=np.nan)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a picture to a file of the user's choice; nothing where there is none."""
-    if figure is not None:
-        write_with(path, lambda temporary: plots.save(figure, temporary))

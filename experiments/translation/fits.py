@@ -1,11 +1,14 @@
 """Training: pairs of encoded lines, a model, checkpoints and the best one by the dev loss."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
+from experiments.errors import UserError, as_user_errors
+
+POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,10 @@ class FitOptions:
     warmup: int = 200
     """Steps of warm-up."""
     batch_size: int = 128
-    """Pairs in a batch."""
+    """Pairs in a batch; all there are where those are fewer."""
+    batch_tokens: int | None = None
+    """In its place: the most target tokens in a batch, padding included, so that there are more
+    pairs of short lines in one than of long lines."""
     label_smoothing: float = 0.0
     """Mass that the target distribution spreads over the whole vocabulary."""
     clip_norm: float = 1.0
@@ -34,12 +40,20 @@ class FitOptions:
     """Seed of parameters, order and dropout."""
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "evaluate_every", "buckets", "keep"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} must be at least 1. Got {getattr(self, name)}.")
-        if not 0 < self.learning_rate < float("inf"):
-            raise UserError(f"--learning-rate must be positive. Got {self.learning_rate}.")
+        for name in ("steps", "batch_size", "batch_tokens", "evaluate_every", "buckets", "keep"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1. Got {value}.")
+        for name in ("learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise UserError(f"--{name.replace('_', '-')} must be positive. Got {value}.")
+        for name in ("warmup", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--{name} must not be negative. Got {getattr(self, name)}.")
+        if not 0 <= self.label_smoothing < 1:
+            rule = "must be at least 0 and below 1"
+            raise UserError(f"--label-smoothing {rule}. Got {self.label_smoothing}.")
 
 
 class Pairs(NamedTuple):
@@ -49,14 +63,38 @@ class Pairs(NamedTuple):
     targets: Sequence[Sequence[int]]
 
 
+def batches(training: Pairs, options: FitOptions, *, max_length: int | None = None) -> Any:
+    """Return endless batches of the pairs to train on, none larger than what is left of these.
+
+    A pair without a target, or with a side longer than `max_length`, is left out.
+    """
+    from attn_jax import text
+
+    size = {"batch_tokens": options.batch_tokens}
+    if options.batch_tokens is None:
+        longest = float("inf") if max_length is None else max_length
+        lengths = [(len(s), len(t)) for s, t in zip(*training, strict=True)]
+        left = sum(t > 0 and max(s, t) <= longest for s, t in lengths)
+        size = {"batch_size": min(options.batch_size, max(left, 1))}
+    with as_user_errors(ValueError):
+        return text.PairBatches(
+            *training, **size, buckets=options.buckets, max_length=max_length, seed=options.seed
+        )
+
+
+def facts(batches: Any) -> dict[str, Any]:
+    """Return what is trained on, what is left out, and which part of it all is no padding."""
+    names = ("size", "without_target", "too_long", "real_fraction")
+    return {{"size": "pairs"}.get(name, name): getattr(batches, name) for name in names}
+
+
 def train(
     model: Any,
-    training: Pairs,
+    batches: Any,
     dev: Pairs | None,
     options: FitOptions,
     directory: Path,
     *,
-    max_length: int | None = None,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     log_every: int = 100,
     on_row: Callable[[dict[str, Any]], None] | None = None,
@@ -68,24 +106,8 @@ def train(
     import optax
 
     from attn_jax import text
-    from attn_jax.training import fit
+    from attn_jax.training import CheckpointError, NonFiniteLoss, fit
 
-    batches = text.PairBatches(
-        training.sources,
-        training.targets,
-        batch_size=min(options.batch_size, len(training.sources)),
-        buckets=options.buckets,
-        max_length=max_length,
-        seed=options.seed,
-    )
-    warmup = min(options.warmup, options.steps // 4)
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0 if warmup else options.learning_rate,
-        options.learning_rate,
-        warmup,
-        max(options.steps, warmup + 1),
-        options.learning_rate / 100,
-    )
     dev_loss = None if dev is None else dev_losses(dev, options)
 
     def loss(model, batch, rng):
@@ -94,23 +116,38 @@ def train(
     def judged(model):
         return dev_loss(model) | (evaluate(model) if evaluate is not None else {})
 
-    return fit(
-        model,
-        loss,
-        batches,
-        steps=options.steps,
-        optimizer=optax.adam(rate, b2=0.98),
-        clip_norm=options.clip_norm,
-        seed=options.seed,
-        evaluate=None if dev is None else judged,
-        evaluate_every=min(options.evaluate_every, options.steps),
-        metric="loss" if dev is None else "dev_loss",
-        restore_best=dev is not None,
-        directory=directory,
-        checkpoint_every=min(options.evaluate_every, options.steps),
-        keep=options.keep,
-        log_every=min(log_every, options.evaluate_every, options.steps),
-        on_row=on_row,
+    with as_user_errors(CheckpointError, NonFiniteLoss):
+        return fit(
+            model,
+            loss,
+            batches,
+            steps=options.steps,
+            optimizer=optax.adam(rates(options), b2=0.98),
+            clip_norm=options.clip_norm,
+            seed=options.seed,
+            evaluate=None if dev is None else judged,
+            evaluate_every=min(options.evaluate_every, options.steps),
+            metric="loss" if dev is None else "dev_loss",
+            restore_best=dev is not None,
+            directory=directory,
+            checkpoint_every=min(options.evaluate_every, options.steps),
+            keep=options.keep,
+            log_every=min(log_every, options.evaluate_every, options.steps),
+            on_row=on_row,
+        )
+
+
+def rates(options: FitOptions) -> Callable[[Any], Any]:
+    """Return step -> learning rate: a warm-up of a quarter at most, then along a cosine."""
+    import optax
+
+    warmup = min(options.warmup, options.steps // 4)
+    return optax.warmup_cosine_decay_schedule(
+        0.0 if warmup else options.learning_rate,
+        options.learning_rate,
+        warmup,
+        max(options.steps, warmup + 1),
+        options.learning_rate / 100,
     )
 
 
@@ -122,21 +159,17 @@ def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, flo
     from attn_jax import metrics, text
 
     padded = text.padded_batches(
-        dev.sources, dev.targets, batch_size=options.batch_size, buckets=options.buckets
+        *dev, batch_size=options.batch_size, batch_positions=POSITIONS, buckets=options.buckets
     )
-    compiled: dict[Any, Callable] = {}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def loss_of(graphdef, state, batch):
+        return nnx.merge(graphdef, state).loss(batch, start=text.START)
 
     def evaluate(model: Any) -> dict[str, float]:
-        graphdef, state = nnx.split(model)
-        if graphdef not in compiled:
-            compiled[graphdef] = jax.jit(
-                lambda state, batch: nnx.merge(graphdef, state).loss(batch, start=text.START)
-            )
         total, right, tokens = 0.0, 0.0, 0
         for each in padded:
-            batch = dict(each.batch)
-            batch["target_length"] = batch["target_length"] * (each.rows >= 0)
-            loss, numbers = compiled[graphdef](state, batch)
+            loss, numbers = loss_of(*nnx.split(model), each.batch)
             count = int(numbers["tokens"])
             total += float(loss) * count
             right += float(numbers["accuracy"]) * count

@@ -1,4 +1,4 @@
-"""Lines from a stream as they arrive: a file in full batches, a person's one by one."""
+"""Lines from a stream as they arrive, a file in full batches, a person's one by one; and out."""
 
 import queue
 import threading
@@ -31,6 +31,12 @@ def chunks(stream: IO[str], most: int) -> Iterator[list[str]]:
             yield lines
         if isinstance(waiting[-1], BaseException):
             raise waiting[-1]
+
+
+def as_utf8(stream: IO[str]) -> None:
+    """Make a stream write UTF-8 and line feeds, whatever the machine's settings ask for."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
 
 def _read(stream: IO[str], arrived: queue.Queue) -> None:

@@ -5,7 +5,9 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from experiments.errors import UserError
+from experiments.errors import UserError, as_user_errors
+
+NEAR = 0.05  # of its parameters, that a twin may have more or less
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
 NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
@@ -16,8 +18,8 @@ class ModelOptions:
     """The encoder-decoder."""
 
     model: Literal["recurrent", "transformer"] = "recurrent"
-    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; of the
-    options here it takes normalizer, features, layers, dropout, heads, positions and norm."""
+    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes
+    normalizer, features, layers, dropout, heads, hidden, positions and norm of the options here."""
     score: ScoreName = "additive"
     """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
     is the model without attention, which sees one summary of the source at every step."""
@@ -37,6 +39,8 @@ class ModelOptions:
     """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
     heads: int = 4
     """Heads of a Transformer's attention."""
+    hidden: int | None = None
+    """Units of a Transformer's feed-forward layers. Default: four times `--features`."""
     positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
     """How a Transformer knows where a token stands."""
     norm: Literal["layer", "rms"] = "layer"
@@ -50,6 +54,8 @@ class ModelOptions:
         for name in ("embedding", "features", "layers", "heads"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
+        if self.hidden is not None and self.hidden < 1:
+            raise UserError(f"--hidden must be at least 1. Got {self.hidden}.")
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
         if self.model == "transformer":
@@ -74,6 +80,7 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
             options.features,
             options.heads,
             options.layers,
+            hidden=options.hidden,
             normalizer=normalizer(options.normalizer),
             positions=options.positions,
             norm=options.norm,
@@ -141,16 +148,27 @@ def parameters(options: ModelOptions, sources: int, targets: int) -> int:
     import jax
     from flax import nnx
 
-    model = nnx.eval_shape(lambda: build(options, sources, targets))
+    with as_user_errors(ValueError):
+        model = nnx.eval_shape(lambda: build(options, sources, targets))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
 def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
-    """Return the model without attention whose number of parameters comes nearest."""
+    """Return the model without attention whose number of parameters comes nearest.
+
+    A Transformer's embeddings are as wide as its features, so its twin's are.
+    """
     goal = parameters(options, sources, targets)
-    return of_size(
-        dataclasses.replace(options, model="recurrent", score="none"), goal, sources, targets
-    )
+    width = options.features if options.model == "transformer" else options.embedding
+    changes = {"model": "recurrent", "score": "none", "embedding": width}
+    near = of_size(dataclasses.replace(options, **changes), goal, sources, targets)
+    count = parameters(near, sources, targets)
+    if abs(count / goal - 1) > NEAR:
+        raise UserError(
+            f"--twin finds no model without attention of about {goal:,} parameters: the nearest, "
+            f"of {near.features} features, has {count:,}. Choose another --embedding or --features."
+        )
+    return near
 
 
 def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:

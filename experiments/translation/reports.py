@@ -1,70 +1,64 @@
-"""What translations are worth: scores, score against length, the worst ones, alignments."""
+"""What translations are worth: score against length, the worst ones, alignments."""
 
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.translation.corpora import Corpus, Lines
-from experiments.translation.fits import Pairs
+from experiments.translation.fits import POSITIONS, Pairs
+from experiments.translation.scoring import Scoring
 from experiments.translation.translator import Translation
-from experiments.translation.words import word_links, words_of
+from experiments.translation.words import word_links
 
 MOST_LENGTHS = 8  # groups of source lengths, of about equally many lines
 
 
-def scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool) -> dict:
-    """Return BLEU and chrF with their signatures, and exact match."""
-    from attn_jax import metrics
+class Lengths(NamedTuple):
+    """How long each source line is."""
 
-    bleu = metrics.bleu(hypotheses, references, lowercase=lowercase)
-    chrf = metrics.chrf(hypotheses, references, lowercase=lowercase)
-    return {
-        "bleu": bleu.score,
-        "chrf": chrf.score,
-        "exact_match": metrics.exact_match(list(hypotheses), list(references)),
-        "bleu_signature": bleu.signature,
-        "chrf_signature": chrf.signature,
-    }
+    unit: str
+    counts: np.ndarray
+
+
+def lengths_of(sources: Sequence[str], ids: Sequence[Sequence[int]]) -> Lengths:
+    """Return lengths in words, or in tokens where most lines have no space to part words by.
+
+    >>> lengths_of(["一二", "三"], [[5, 6], [7]]).unit
+    'tokens'
+    """
+    words = np.array([len(line.split()) for line in sources])
+    if np.median(words) > 1:
+        return Lengths("words", words)
+    return Lengths("tokens", np.array([len(each) for each in ids]))
 
 
 def by_length(
-    sources: Sequence[str],
+    lengths: Lengths,
     hypotheses: Mapping[str, Sequence[str]],
     references: Sequence[str],
-    *,
-    lowercase: bool,
+    scoring: Scoring,
 ) -> list[dict[str, Any]]:
     """Return each system's BLEU of lines of about one length. (Bahdanau et al. 2014, figure 2.)"""
-    from attn_jax import metrics
-
-    words = np.array([len(line.split()) for line in sources])
-    edges = np.unique(np.quantile(words, np.linspace(0, 1, MOST_LENGTHS + 1)).round().astype(int))
+    unit, counts = lengths
+    edges = np.unique(np.quantile(counts, np.linspace(0, 1, MOST_LENGTHS + 1)).round().astype(int))
+    groups = np.searchsorted(edges[1:-1], counts, "right")
     rows = []
-    for low, high in itertools.pairwise(edges):
-        inside = (words >= low) & (words < high) if high < edges[-1] else words >= low
-        chosen = np.flatnonzero(inside)
-        if not len(chosen):
-            continue
-        row = {"words": float(words[chosen].mean()), "lines": len(chosen)}
+    for group in np.unique(groups):
+        chosen = np.flatnonzero(groups == group)
+        row = {unit: float(counts[chosen].mean()), "lines": len(chosen)}
         for name, lines in hypotheses.items():
             pair = [lines[i] for i in chosen], [references[i] for i in chosen]
-            row[name] = metrics.bleu(*pair, lowercase=lowercase).score
+            row[name] = scoring.bleu(*pair).score
         rows.append(row)
     return rows
 
 
 def worst(
-    lines: Lines, hypotheses: Sequence[str], *, lowercase: bool, count: int = 10
+    lines: Lines, hypotheses: Sequence[str], scoring: Scoring, *, count: int = 10
 ) -> list[dict[str, Any]]:
     """Return the lines of the lowest chrF, the worst first."""
-    from attn_jax import metrics
-
-    each = [
-        metrics.chrf([hypothesis], [reference], lowercase=lowercase).score
-        for hypothesis, reference in zip(hypotheses, lines.target, strict=True)
-    ]
+    each = list(map(scoring.chrf_of_line, hypotheses, lines.target))
     return [
         {
             "line": int(i) + 1,
@@ -79,12 +73,11 @@ def worst(
 
 def translation_links(source: str, translation: Translation, vocabularies: tuple) -> set:
     """Return links between the words of a line and of its translation."""
-    if translation.weights is None:
+    if translation.weights is None or not (source.split() and translation.text.split()):
         return set()
-    pieces = [vocabularies[1].token(i) for i in translation.ids]
-    target = words_of(pieces, translation.text)
-    source_words = words_of(vocabularies[0].tokens(source), source)
-    return word_links(translation.weights[: len(target)], source_words, target)
+    target_words = vocabularies[1].words_of(translation.ids)
+    source_words = vocabularies[0].words(source)[: translation.weights.shape[1]]
+    return word_links(translation.weights[: len(target_words)], source_words, target_words)
 
 
 def forced_links(model: Any, lines: Lines, pairs: Pairs, vocabularies: tuple) -> list[set]:
@@ -103,7 +96,7 @@ def forced_links(model: Any, lines: Lines, pairs: Pairs, vocabularies: tuple) ->
         before = jnp.pad(target, [(0, 0), (1, 0)], constant_values=text.START)[:, :-1]
         return merged.decoder.weights(before, merged.encode(source, length))
 
-    padded = text.padded_batches(pairs.sources, pairs.targets, buckets=8)
+    padded = text.padded_batches(*pairs, batch_positions=POSITIONS, buckets=8)
     found = text.in_order(
         padded,
         [
@@ -117,9 +110,8 @@ def forced_links(model: Any, lines: Lines, pairs: Pairs, vocabularies: tuple) ->
     for table, source, target, ids, written in zip(
         found, *lines, pairs.sources, pairs.targets, strict=True
     ):
-        source_words = words_of(vocabularies[0].tokens(source), source)
-        target_words = words_of(vocabularies[1].tokens(target), target)
-        links.append(word_links(table[: len(written), : len(ids)], source_words, target_words))
+        words = vocabularies[0].words(source), vocabularies[1].words(target)
+        links.append(word_links(table[: len(written), : len(ids)], *words))
     return links
 
 

@@ -1,19 +1,20 @@
 """A run's directory as a model that can be used: its options, its vocabularies, its checkpoints.
 
-config.json                the run's options; `runs.py` writes it
+config.json                the run's options, its vocabularies' checksums; `runs.py` writes it
 vocabulary.source.json     and vocabulary.target.json
-training/                  checkpoints, metrics.jsonl
+training/                  checkpoints, metrics.jsonl; under twin/ those of the model without
+                           attention, so that no later run of the name inherits them
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
+from experiments.errors import UserError, as_user_errors
+from experiments.runs import read_json
 from experiments.translation.models import ModelOptions, build, twin
 
 SIDES = ("source", "target")
-TWIN = "training-twin"
+TRAINING, TWIN = "training", "training/twin"
 
 
 class Saved(NamedTuple):
@@ -23,51 +24,106 @@ class Saved(NamedTuple):
     source: Any  # Vocabulary
     target: Any
     options: dict[str, Any]  # as config.json has them
-    twin: Any = None  # the model without attention, where one was trained
+    directory: Path
+
+    @property
+    def model_options(self) -> ModelOptions:
+        """The options that the model was built with."""
+        return model_options(self.options)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes of both vocabularies."""
+        return len(self.source), len(self.target)
+
+    @property
+    def attends(self) -> bool:
+        """Whether there are weights to look at."""
+        return self.options["model"]["score"] != "none"
+
+
+def checksums(source: Any, target: Any, batches: Any) -> dict[str, Any]:
+    """Return what ties checkpoints to the tokens and the pairs that they were trained on."""
+    vocabularies = {
+        f"{side} vocabulary": each.checksum
+        for side, each in zip(SIDES, (source, target), strict=True)
+    }
+    return vocabularies | {"training pairs": batches.get_state()["checksum"]}
 
 
 def write_vocabularies(directory: Path, source: Any, target: Any) -> None:
-    """Write both vocabularies beside the checkpoints that only they can read."""
+    """Write both vocabularies beside the checkpoints that only they can read.
+
+    In a resumed run they are the same again: `runs.start` has compared their checksums.
+    """
     for side, vocabulary in zip(SIDES, (source, target), strict=True):
-        vocabulary.save(directory / f"vocabulary.{side}.json")
+        vocabulary.save(vocabulary_file(directory, side))
+
+
+def vocabulary_file(directory: Path, side: str) -> Path:
+    """Return where the vocabulary of a side is."""
+    return directory / f"vocabulary.{side}.json"
 
 
 def load(directory: Path, *, average: int = 1) -> Saved:
     """Return the best model of a run's directory, or the mean of its newest checkpoints."""
+    config = read_config(directory)
+    source, target = (_vocabulary(directory, side, config) for side in SIDES)
+    built = build(model_options(config["options"]), len(source), len(target))
+    model = _with_parameters(built, directory / TRAINING, average)
+    return Saved(model, source, target, config["options"], directory)
+
+
+def load_twin(loaded: Saved, *, average: int = 1) -> Any | None:
+    """Return the model without attention, None where none was trained."""
+    directory = loaded.directory / TWIN
+    if not (directory / "checkpoints").is_dir():
+        return None
+    options = twin(loaded.model_options, *loaded.sizes)
+    return _with_parameters(build(options, *loaded.sizes), directory, average)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return what a run was started with."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
+    config = read_json(path)
+    for name in ("options", "checksums"):
+        if not isinstance(config.get(name), dict):
+            raise UserError(f"{path} is damaged, or another version's: it holds no {name}.")
+    model_options(config["options"])
+    return config
+
+
+def model_options(options: dict[str, Any]) -> ModelOptions:
+    """Return a run's options of its model."""
+    with as_user_errors(TypeError):  # a run of another version has other options
+        return ModelOptions(**options.get("model", {}))
+
+
+def _vocabulary(directory: Path, side: str, config: dict[str, Any]) -> Any:
+    """Return a side's vocabulary, which has to be the one that was trained with."""
     from attn_jax import text
 
-    options = read_options(directory)
-    try:
-        source, target = (
-            text.Vocabulary.load(directory / f"vocabulary.{side}.json") for side in SIDES
-        )
-        model_options = ModelOptions(**options["model"])
-        sizes = (len(source), len(target))
-        model = _with_parameters(build(model_options, *sizes), directory / "training", average)
-        without = None
-        if (directory / TWIN).is_dir():
-            without = build(twin(model_options, *sizes), *sizes)
-            without = _with_parameters(without, directory / TWIN, average)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return Saved(model, source, target, options, without)
-
-
-def read_options(directory: Path) -> dict[str, Any]:
-    """Return the options that a run was started with."""
-    config = directory / "config.json"
-    if not config.exists():
-        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
-    return json.loads(config.read_text("utf-8"))["options"]
+    path = vocabulary_file(directory, side)
+    with as_user_errors(ValueError):
+        vocabulary = text.Vocabulary.load(path)
+    trained = config["checksums"].get(f"{side} vocabulary")
+    if vocabulary.checksum != trained:
+        found = f"{trained}. Got {vocabulary.checksum}"
+        raise UserError(f"{path} must be what the model was trained with, of checksum {found}.")
+    return vocabulary
 
 
 def _with_parameters(model: Any, training: Path, average: int) -> Any:
     from attn_jax.training import load as load_checkpoint
     from attn_jax.training import load_average
 
-    if average > 1:
-        return load_average(model, training, average)
-    return load_checkpoint(model, training)
+    with as_user_errors(ValueError):
+        if average > 1:
+            return load_average(model, training, average)
+        return load_checkpoint(model, training)
 
 
 def require_same_vocabulary(first: Saved, other: Saved, name: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.translation import models
 from experiments.translation.corpora import Corpus
-from experiments.translation.fits import FitOptions, Pairs
+from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
 from experiments.translation.translator import SearchOptions, Translator
 
@@ -26,19 +26,9 @@ def compare(
     fit: FitOptions,
     corpus: Corpus,
     vocabularies: tuple[Any, Any],
-    pairs: Pairs,
-    max_length: int,
+    batches: Any,
 ) -> list[dict[str, Any]]:
     """Return target tokens a second in training, and lines a second in greedy translation."""
-    from attn_jax import text
-
-    batches = text.PairBatches(
-        *pairs,
-        batch_size=fit.batch_size,
-        buckets=fit.buckets,
-        max_length=max_length,
-        seed=fit.seed,
-    )
     some = list(itertools.islice(batches, BATCHES))
     tokens = sum(int(each["target_length"].sum()) for each in some)
     sizes = tuple(map(len, vocabularies))
@@ -46,7 +36,7 @@ def compare(
     lines = vocabularies[0].encode_batch(corpus.test.source or corpus.train.source[:LINES])[:LINES]
     training, translating = {}, {}
     training["attn_jax"], compiled = ours(model, some, fit)
-    translator = Translator([model], vocabularies[1], SearchOptions())
+    translator = Translator([model], vocabularies[1], SearchOptions(), align_up_to=0)
     translating["attn_jax"] = lambda: translator(lines)
     plain = (options.model, options.score, options.cell, options.order, options.encoder)
     bahdanau = ("recurrent", "additive", "gru", "attend_then_step", "recurrent")

@@ -1,15 +1,17 @@
 """Lines to translations, in order: greedy or beam search, one model or several, alignments."""
 
 import copy
-import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from experiments.errors import UserError
+from experiments.translation.fits import POSITIONS
 
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)  # that sources are padded to; then doubled
 
@@ -26,6 +28,8 @@ class SearchOptions:
     """Exponent of GNMT's length penalty."""
     longest: float = 2.0
     """The most target tokens for each source token, plus 10."""
+    max_source: int = 1000
+    """The longest source, in tokens: a longer one is cut, and its line is named."""
 
     def __post_init__(self):
         if self.beam < 1:
@@ -34,8 +38,10 @@ class SearchOptions:
             raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
         if not 0 <= self.length_penalty < float("inf"):
             raise UserError(f"--length-penalty must not be negative. Got {self.length_penalty}.")
-        if not self.longest > 0:
+        if not 0 < self.longest < float("inf"):
             raise UserError(f"--longest must be positive. Got {self.longest}.")
+        if self.max_source < 1:
+            raise UserError(f"--max-source must be at least 1. Got {self.max_source}.")
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,9 @@ class Translator:
 
     An empty line has one translation, the empty line, for certain.
     Each shape is compiled once; rows that only fill a batch up change nothing. Sources are padded
-    to one of `lengths`.
+    to one of `lengths`, and a batch holds so many `positions` at most: long ones come with few
+    others. Weights, which need memory by the square of the length, are kept of sources that are
+    padded to `align_up_to` at most.
     """
 
     def __init__(
@@ -67,13 +75,16 @@ class Translator:
         options: SearchOptions = SearchOptions(),
         *,
         batch_size: int = 128,
+        positions: int = POSITIONS,
         lengths: Sequence[int] = LENGTHS,
+        align_up_to: float = math.inf,
         forbidden: tuple[int, ...] | None = None,
     ):
         from attn_jax import text
 
         self.models, self.target, self.options = models, target, options
-        self.batch_size, self.lengths = batch_size, lengths
+        self.batch_size, self.positions = batch_size, positions
+        self.lengths, self.align_up_to = lengths, align_up_to
         self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
@@ -81,7 +92,10 @@ class Translator:
         from attn_jax import text
 
         batches = text.padded_batches(
-            sources, batch_size=min(self.batch_size, _power(len(sources))), lengths=self.lengths
+            sources,
+            batch_size=min(self.batch_size, _power(len(sources))),
+            batch_positions=self.positions,
+            lengths=self.lengths,
         )
         return text.in_order(batches, map(self._decode, batches))
 
@@ -92,11 +106,6 @@ class Translator:
         other.models = models
         other.__dict__.pop("_states", None)
         return other
-
-    def stream(self, lines: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[Translation]]:
-        """Yield the translations of chunks of encoded lines, in order."""
-        for chunk in lines:
-            yield from self(chunk)
 
     def _decode(self, padded: Any) -> list[list[Translation]]:
         batch = padded.batch
@@ -146,6 +155,8 @@ class Translator:
             models = [nnx.merge(g, s) for g, s in zip(graphdefs, states, strict=True)]
             longest = int(options.longest * source.shape[1]) + 10
             step, state = together([each.begin(source, length, longest=longest) for each in models])
+            if source.shape[1] > self.align_up_to:
+                step = without_weights(step)
             limit = (options.longest * length).astype(jnp.int32) + 10
             how = {
                 "start": text.START,
@@ -184,12 +195,18 @@ def together(begun: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     return step, tuple(states)
 
 
-def with_options(translator: Translator, **changes: Any) -> Translator:
-    """Return a translator of the same models that searches otherwise."""
-    options = dataclasses.replace(translator.options, **changes)
-    return Translator(
-        translator.models, translator.target, options, batch_size=translator.batch_size
-    )
+def without_weights(step: Any) -> Any:
+    """Return a step function that tells no weights, so that no search keeps them."""
+    return lambda token, state: (*step(token, state)[:2], None)
+
+
+def cut(sources: Sequence[Sequence[int]], most: int, *, first: int = 1) -> list[Sequence[int]]:
+    """Return sources of so many tokens at most; a message names each line that loses its end."""
+    for number, source in enumerate(sources, first):
+        if len(source) > most:
+            what = f"line {number} has {len(source):,} tokens, more than --max-source"
+            print(f"{what}: cut to the first {most:,}", file=sys.stderr)
+    return [source[:most] for source in sources]
 
 
 def _cut(weights: np.ndarray | None, row: int, n: int, count: int, length: int) -> Any:

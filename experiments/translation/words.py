@@ -1,37 +1,10 @@
-"""Which word of a line each of its tokens belongs to: alignments are read in words."""
+"""From the weights of tokens to links between words, which is what people read and mark."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 Links = set[tuple[int, int]]
-
-
-def words_of(pieces: Sequence[str], line: str) -> list[int]:
-    """Return the place of the word, parted by white space, that each piece stands in.
-
-    A piece is looked for from where the one before it ends up to the next word's beginning; one
-    that is not there as it is written (an unknown one) stands in the word that goes on there.
-
-    >>> words_of(["▁don", "'", "t", "▁go", "!"], "don't go!")
-    [0, 0, 0, 1, 1]
-    """
-    starts = np.array([i for i, c in enumerate(line) if not c.isspace() and _begins(line, i)])
-    words, here = [], 0
-    for piece in pieces:
-        surface = piece.strip("▁␣") or piece
-        while here < len(line) and line[here].isspace():
-            here += 1
-        found = line.find(surface, here)
-        after = starts[starts > here]
-        near = found if 0 <= found <= (after[0] if len(after) else len(line)) else here
-        words.append(max(int(np.searchsorted(starts, near, "right")) - 1, 0))
-        here = near + len(surface)
-    return words
-
-
-def _begins(line: str, place: int) -> bool:
-    return place == 0 or line[place - 1].isspace()
 
 
 def word_links(weights: np.ndarray, source: Sequence[int], target: Sequence[int]) -> Links:

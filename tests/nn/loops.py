@@ -5,6 +5,15 @@ Each takes the module under test for its parameters alone.
 
 import numpy as np
 
+from attn_jax import Entmax, Softmax, Sparsemax
+from tests import oracles
+
+NORMALIZERS = {
+    Softmax: lambda slot: oracles.Softmax(),
+    Sparsemax: lambda slot: oracles.Sparsemax(),
+    Entmax: lambda slot: oracles.Entmax(slot.alpha),
+}
+
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
@@ -73,12 +82,11 @@ def score(module, query, keys):
 
 
 def attend(module, query, memory):
-    """Context and softmax weights [s]."""
+    """Context and weights [s]."""
     if len(memory) == 0:
         return np.zeros(memory.shape[1]), np.zeros(0)
-    scores = score(module, query, memory)
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
+    normalizer = NORMALIZERS[type(module.normalizer)](module.normalizer)
+    weights = np.array(normalizer(score(module, query, memory)))
     return weights @ memory, weights
 
 

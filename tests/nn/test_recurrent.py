@@ -94,6 +94,24 @@ def test_padding_gets_no_gradient(build):
         assert (gradient[example, :length] != 0).all()
 
 
+HALF = {
+    "gru": lambda: GRU(3, 7, rngs=nnx.Rngs(0)),
+    "lstm": lambda: LSTM(3, 7, rngs=nnx.Rngs(0)),
+    "deep": lambda: RecurrentEncoder(3, 7, layers=2, cell="lstm", rngs=nnx.Rngs(0)),
+    "convolutional": convolution,
+}
+
+
+@pytest.mark.parametrize("build", HALF.values(), ids=HALF)
+def test_half_precision_inputs_meet_wider_parameters(build):
+    """They are what they are in float64, and so is all that follows."""
+    half = jnp.asarray(INPUTS, jnp.bfloat16)
+    got, expected = (build()(each, LENGTHS) for each in (half, half.astype(float)))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        assert_close(one, other, tolerance=1e-12)
+
+
 def test_a_convolution_sees_its_width():
     """Two layers of width 3: two neighbours on each side, and its own position."""
     encoder = convolution()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax import Entmax, SoftCap, Softmax, decoding, masks
-from attn_jax.nn import LanguageModel, Stack, TransformerSeq2Seq
+from attn_jax import Alibi, Entmax, ScaledDot, SoftCap, Softmax, chain, decoding, masks
+from attn_jax.nn import Embedding, LanguageModel, Stack, TransformerSeq2Seq
 from tests.nn.test_recurrent import randomized
-from tests.tolerance import assert_close, assert_exactly_zero
+from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
 
 V, B, T = 11, 3, 6
 RNG = np.random.default_rng(0)
@@ -42,8 +42,9 @@ def test_scan_is_the_loop_over_blocks():
     assert_close(module(x), module.norm(expected))
 
 
-def test_blocks_differ_and_are_recomputed_to_the_same():
-    plain, again = stack(), stack(remat=True)
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_blocks_differ_and_are_recomputed_to_the_same(dropout):
+    plain, again = stack(dropout=dropout), stack(dropout=dropout, remat=True)
     kernels = plain.blocks.forward.up.kernel[...]
     assert kernels.shape[0] == 3
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
@@ -51,10 +52,56 @@ def test_blocks_differ_and_are_recomputed_to_the_same():
 
     def gradient(module):
         graphdef, state = nnx.split(module)
-        return jax.grad(lambda state: (nnx.merge(graphdef, state)(x) ** 3).sum())(state)
+        rng = jax.random.key(0)
+        return jax.grad(lambda state: (nnx.merge(graphdef, state)(x, rng=rng) ** 3).sum())(state)
 
     for one, other in zip(*map(jax.tree.leaves, map(gradient, (plain, again))), strict=True):
         assert_close(one, other, tolerance=1e-11)
+
+
+def test_an_unrolled_stack_is_the_same():
+    module = stack(positions="alibi", dropout=0.4)
+    x, lengths, rng = RNG.normal(size=(B, T, 8)), np.array([6, 2, 0]), jax.random.key(1)
+    for options in ({}, {"rng": rng}):
+        expected = module(x, lengths=lengths, **options)
+        assert_close(module.unrolled()(x, lengths=lengths, **options), expected)
+
+    def weights(block, asked, memory):
+        return block.attention.weights(asked.own)
+
+    assert_close(module.unrolled().look(weights, x)[1], module.look(weights, x)[1])
+
+
+def test_dropout_differs_from_layer_to_layer():
+    """Each of three layers adds 1 where it keeps a unit: with one fate for all of them 0 or 3."""
+    module = stack(dropout=0.5)
+    kernels = (module.blocks.attention.out.kernel, module.blocks.forward.down.kernel)
+    for each in (*kernels, module.blocks.forward.down.bias):
+        each[...] = jnp.zeros(each.shape)
+    module.blocks.attention.out.bias[...] = jnp.full((3, 8), 0.5)
+    module.norm.scale[...], module.norm.bias[...] = jnp.ones(8), jnp.zeros(8)
+    normalized = module(np.zeros((B, T, 8)), rng=jax.random.key(0)).reshape(-1, 8)
+    assert max(len(np.unique(row.round(6))) for row in np.asarray(normalized)) > 2
+
+
+def test_calls_outside_jit_are_compiled_once():
+    """Also of a stack that was made anew with the same options; other slots are another program."""
+    x, compiled = RNG.normal(size=(B, T, 8)), []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event.endswith("/backend_compile_duration"))
+    )
+
+    def programs(module):
+        del compiled[:]
+        module(x)
+        module.extend(x[:, :2], module.cache(B, T))
+        return sum(compiled)
+
+    options = {"mask": masks.Causal(), "normalizer": Softmax(jnp.array(0.5))}
+    module = stack(**options)
+    programs(module)
+    assert programs(module) == programs(stack(**options)) == 0
+    assert programs(stack(mask=masks.Causal() & masks.Window(1, 0))) > 0
 
 
 def test_what_is_compiled_does_not_grow_with_the_depth():
@@ -80,30 +127,34 @@ def language_model(**options):
 
 @pytest.mark.parametrize("options", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
 def test_cached_decoding_is_the_full_forward(options):
-    """By the stacked cache (a prompt, then one by one), and by the step function of decoding."""
+    """By the stacked cache (a prompt, then one by one), and by the step function of decoding.
+
+    And changing a token changes no logits before it, to the bit, and those at it.
+    """
     module = language_model(**options)
     expected = module(TOKENS)
+    changed = TOKENS.copy()
+    changed[:, 3] = (changed[:, 3] - 4 + 1) % (V - 4) + 4
+    after = module(changed)
+    np.testing.assert_array_equal(expected[:, :3], after[:, :3])
+    assert (np.abs(expected[:, 3] - after[:, 3]).max(-1) > 0).all()
     cache, got = module.cache(B, T + 1), []
     for part in (TOKENS[:, :4], TOKENS[:, 4:5], TOKENS[:, 5:]):
         logits, cache = module.extend(part, cache)
         got.append(logits)
     assert_close(jnp.concatenate(got, axis=1), expected)
     step, state = module.begin(TOKENS[:, :3], longest=4)
+    step = jax.jit(step)
     for t in (2, 3, 4):
         logits, state, _ = step(jnp.asarray(TOKENS[:, t]), state)
         assert_close(logits, expected[:, t])
 
 
-@pytest.mark.parametrize("options", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
-def test_no_leak_from_the_future(options):
-    """Changing a token changes no logits before it, to the bit, and those at it."""
-    module = language_model(**options)
-    before = module(TOKENS)
-    changed = TOKENS.copy()
-    changed[:, 3] = (changed[:, 3] - 4 + 1) % (V - 4) + 4
-    after = module(changed)
-    np.testing.assert_array_equal(before[:, :3], after[:, :3])
-    assert (np.abs(before[:, 3] - after[:, 3]).max(-1) > 0).all()
+def test_an_unrolled_model_is_prefilled_alike():
+    module = language_model(positions="alibi")
+    expected, got = (each.prefill(TOKENS, longest=2) for each in (module, module.unrolled()))
+    assert_trees_close([each[:2] for each in got], [each[:2] for each in expected])
+    assert [each.used.tolist() for each in got] == [[T - 1] * B] * 2
 
 
 def test_language_model_loss():
@@ -127,6 +178,7 @@ def test_a_step_is_one_time_of_teacher_forcing(positions):
     expected = module(SOURCE, LENGTH, TOKENS)
     alignment = module.decoder.weights(jnp.asarray(TOKENS), module.encode(SOURCE, LENGTH))
     step, state = module.begin(SOURCE, LENGTH, longest=T)
+    step = jax.jit(step)
     for t in range(3):
         logits, state, weights = step(jnp.asarray(TOKENS[:, t]), state)
         assert_close(logits, expected[:, t])
@@ -174,52 +226,73 @@ def test_beam_search_moves_the_caches():
         assert_close(found.log_probabilities[:, n], np.where(real, chosen, 0).sum(1))
 
 
-def test_half_precision_keeps_its_parameters():
-    module = language_model(dtype=jnp.bfloat16)
+def test_half_precision_keeps_its_parameters_and_its_logits():
+    """Logits are sums in float32, those of the cache too: rounded to half they would be equal."""
+    module = language_model(dtype=jnp.bfloat16, normalize_query_key=True)
     assert module.stack.blocks.forward.up.kernel[...].dtype == jnp.float64
-    assert module(TOKENS).dtype == jnp.bfloat16
-    assert_close(module(TOKENS), language_model()(TOKENS).astype(jnp.bfloat16), tolerance=0.15)
+    logits = module(TOKENS)
+    assert logits.dtype == jnp.float32
+    assert (logits != logits.astype(jnp.bfloat16)).any()
+    assert_close(logits, language_model(normalize_query_key=True)(TOKENS), tolerance=0.15)
+    step, state = module.begin(TOKENS[:, :3], longest=1)
+    assert_close(jax.jit(step)(jnp.asarray(TOKENS[:, 2]), state)[0], logits[:, 2], tolerance=0.05)
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positions": "absolute"}, "positions must be one of .*Got 'absolute'"),
-        ({"norm": "batch"}, "norm must be one of .*Got 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of .*Got 'tanh'"),
-    ],
-)
-def test_bad_input_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        stack(**options)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
+def test_a_stack_promotes_its_inputs(dtype):
+    x = jnp.asarray(3 * RNG.normal(size=(B, T, 8))).astype(dtype)
+    assert_close(stack()(x), stack()(x.astype(float)))
+
+
+def test_logits_of_half_precision_have_a_gradient():
+    module = Embedding(V, 8, tied=False, rngs=nnx.Rngs(0))
+    rows = jnp.asarray(RNG.normal(size=(B, 8))).astype(jnp.bfloat16)
+    pulled = jax.grad(lambda rows: (module.logits(rows) ** 2).sum())(rows)
+    table = module.output[...].astype(jnp.bfloat16).astype(float)
+    logits = rows.astype(float) @ table.T
+    assert_close(module.logits(rows), logits)
+    assert_close(pulled, 2 * logits @ table)
 
 
 # Slots of any kind
 
-SLOTS = {
-    "functions": {
-        "score": lambda query, key: 0.3 * query @ key.T,
-        "mask": lambda i, j: j <= i,
-        "score_mod": lambda scores, i, j: scores - 0.1 * (i - j),
-    },
-    "arrays": {"normalizer": Softmax(jnp.array(0.5)), "mask": masks.Causal()},
-    "numbers": {"normalizer": Softmax(0.5), "mask": masks.Causal(), "score_mod": SoftCap(3.0)},
+SLOTS = {  # and the same by other means
+    "functions": (
+        {
+            "score": lambda query, key: 0.3 * query @ key.T,
+            "mask": lambda i, j: j <= i,
+            "score_mod": lambda scores, i, j: scores - 0.1 * (i - j),
+        },
+        {"score": ScaledDot(0.3), "mask": masks.Causal(), "score_mod": Alibi(0.1)},
+    ),
+    "arrays": (
+        {"normalizer": Softmax(jnp.array(0.5)), "mask": masks.Causal()},
+        {"normalizer": Softmax(0.5), "mask": masks.Dense(np.tri(T, dtype=bool))},
+    ),
+    "numbers": (
+        {"mask": masks.Causal(), "score_mod": chain(SoftCap(3.0), Alibi(0.2))},
+        {
+            "mask": masks.Causal(),
+            "score_mod": lambda scores, i, j: 3 * jnp.tanh(scores / 3) - 0.2 * jnp.abs(i - j),
+        },
+    ),
 }
 
 
-@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
-def test_a_model_with_any_slots_is_split_jitted_and_trained(slots):
+@pytest.mark.parametrize(("slots", "others"), SLOTS.values(), ids=SLOTS)
+def test_a_model_with_any_slots_is_split_jitted_and_trained(slots, others):
     module = stack(**slots)
     x = jnp.asarray(RNG.normal(size=(B, T, 8)))
-    graphdef, parameters, others = nnx.split(module, nnx.Param, ...)
+    graphdef, parameters, rest = nnx.split(module, nnx.Param, ...)
 
     @jax.jit
     @jax.grad
     def gradient(parameters):
-        return (nnx.merge(graphdef, parameters, others)(x) ** 2).sum()
+        return (nnx.merge(graphdef, parameters, rest)(x) ** 2).sum()
 
     slopes = gradient(parameters)
     assert all(np.isfinite(leaf).all() and leaf.any() for leaf in jax.tree.leaves(slopes))
-    # one layer of the three differs in nothing but its parameters: the same slots everywhere
-    assert_close(module(x), stack(**slots)(x))
+    outputs = module(x)
+    assert_close(outputs, stack(**others)(x))
+    assert np.abs(outputs - stack(mask=masks.Causal())(x)).max() > 1e-3

@@ -1,0 +1,140 @@
+"""Cross-entropy of a linear layer's logits, a few rows at a time: [rows, tokens] is never there.
+
+The mean over real tokens of `losses.cross_entropy(inputs W + b, labels)`. Where a derivative is
+asked for, the same pass over the rows makes it: each chunk's logits become probabilities less
+labels while the cache holds them, and these the three gradients, in which the tangent is linear.
+(Wijmans et al. 2024, "Cut your losses in large-vocabulary language models".)
+
+Rows that are not real come last, and chunks of them alone are not computed: padding costs nothing.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer
+
+from attn_jax.checks import require
+from attn_jax.metrics import losses
+from attn_jax.metrics.accuracy import on_top
+from attn_jax.precision import accumulate
+
+HELD = 2**20  # logits of a chunk, where the cache is a CPU's
+HELD_ELSEWHERE = 2**25
+
+
+def linear_cross_entropy(
+    inputs: Float[ArrayLike, "*rows d"],
+    kernel: Float[ArrayLike, "d v"],
+    bias: Float[ArrayLike, " v"],
+    labels: Integer[ArrayLike, "*rows"],
+    *,
+    where: Bool[ArrayLike, "*rows"] | None = None,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], dict[str, Array]]:
+    """`mean_cross_entropy` of the logits inputs W + b; with the number of tokens, their accuracy.
+
+    A row that is not real (`where` is False) has loss 0 and gradient 0, whatever it holds.
+
+    >>> loss, counts = linear_cross_entropy(
+    ...     jnp.ones((3, 1)), jnp.array([[0.0, 9.0]]), jnp.zeros(2), jnp.array([1, 1, 0])
+    ... )
+    >>> round(float(loss), 3), round(float(counts["accuracy"]), 3), int(counts["tokens"])
+    (3.0, 0.667, 3)
+    """
+    smooth = losses.checked_smoothing(label_smoothing)
+    inputs, kernel, bias = map(jnp.asarray, (inputs, kernel, bias))
+    rule = "be [*rows, d], [d, v] and [v]"
+    shapes = f"{inputs.shape}, {kernel.shape} and {bias.shape}"
+    fits = inputs.ndim > 0 and kernel.shape == (*inputs.shape[-1:], *bias.shape)
+    require(fits and bias.ndim == 1 and bias.size > 0, "inputs, kernel and bias", rule, shapes)
+    labels, real = losses.checked_labels(labels, where, inputs.shape[:-1], bias.size)
+    flat = inputs.reshape(-1, inputs.shape[-1]), kernel, bias, labels.ravel(), real.ravel()
+    total, right = _sums(smooth, *flat)
+    tokens = jnp.sum(real)
+    count = jnp.maximum(tokens, 1)
+    return total / count, {"accuracy": right / count, "tokens": tokens}
+
+
+class Slopes(NamedTuple):
+    """The gradients of the sum of all losses."""
+
+    inputs: Float[Array, "n d"]
+    kernel: Float[Array, "d v"]
+    bias: Float[Array, " v"]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sums(smoothing: float, inputs, kernel, bias, labels, real) -> tuple[Array, Array]:
+    """The sum of all losses, and how many rows have their label on top."""
+    return _walk(smoothing, inputs, kernel, bias, labels, real, slopes=False)[0]
+
+
+@_sums.defjvp
+def _sums_jvp(smoothing, primals, tangents):
+    (total, right), slopes = _walk(smoothing, *primals, slopes=True)
+    change = sum(jnp.sum(slope * each) for slope, each in zip(slopes, tangents[:3], strict=True))
+    return (total, right), (change.astype(total.dtype), np.zeros((), jax.dtypes.float0))
+
+
+def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tuple[Any, Any]:
+    """((sum, right), slopes): one pass over chunks of rows, the real ones first."""
+    n, features = inputs.shape
+    held = HELD if jax.default_backend() == "cpu" else HELD_ELSEWHERE
+    size = min(max(held // bias.size, 64), max(n, 1))
+    order = jnp.argsort(~real, stable=True)
+    padding = -n % size
+
+    def chunks(array):
+        array = jnp.pad(array[order], [(0, padding), *[(0, 0)] * (array.ndim - 1)])
+        return array.reshape(-1, size, *array.shape[1:])
+
+    turned = jax.lax.optimization_barrier(kernel.T)  # rows by rows is faster: `product`
+    (offset,) = accumulate(bias)
+
+    def compute(sums, chunk):
+        rows, labels, real = chunk
+        rows = jnp.where(real[:, None], rows, 0)
+        logits = _product(rows, turned, (1, 1)).astype(offset.dtype) + offset[None]
+        token_losses = losses.token_losses(smoothing, logits, labels, real)
+        right = jnp.sum(on_top(logits, labels) & real, dtype=jnp.int32)
+        (total, count), gradient = sums
+        sums = total + jnp.sum(token_losses), count + right
+        if not slopes:
+            return (sums, None), None
+        slope = losses.token_slopes(smoothing, logits, labels, real)
+        narrow = slope.astype(kernel.dtype)
+        of_rows = _product(narrow, kernel, (1, 1))
+        columns = jax.lax.optimization_barrier(rows.T)
+        of_kernel = gradient[0] + _product(columns, narrow, (1, 0))
+        return (sums, (of_kernel, gradient[1] + jnp.sum(slope, axis=0))), of_rows
+
+    def skip(sums, chunk):
+        return sums, (jnp.zeros_like(chunk[0], _summed(chunk[0])) if slopes else None)
+
+    def step(sums, chunk):
+        return jax.lax.cond(chunk[2][0], compute, skip, sums, chunk)
+
+    zero = jnp.zeros((), offset.dtype), jnp.zeros((), jnp.int32)
+    empty = jnp.zeros(kernel.shape, _summed(kernel)), jnp.zeros_like(offset)
+    start = (zero, empty if slopes else None)
+    (sums, gradient), of_rows = jax.lax.scan(
+        step, start, tuple(map(chunks, (inputs, labels, real)))
+    )
+    if not slopes:
+        return sums, None
+    of_rows = of_rows.reshape(-1, features)[:n]
+    of_rows = jnp.zeros_like(of_rows).at[order].set(of_rows, unique_indices=True)
+    return sums, Slopes(of_rows, *gradient)
+
+
+def _product(left: Array, right: Array, axes: tuple[int, int]) -> Array:
+    """The product along these axes, summed in float32 at least."""
+    dimensions = (((axes[0],), (axes[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=_summed(left))
+
+
+def _summed(array: Array) -> Any:
+    return jnp.promote_types(array.dtype, jnp.float32)

@@ -1,0 +1,171 @@
+"""Blocks of a Transformer: attention, attention to a memory, a feed-forward layer."""
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from attn_jax.checks import require
+from attn_jax.dropout import drop_units
+from attn_jax.nn.arguments import require_dtype, require_sizes
+from attn_jax.nn.cache import Cache
+from attn_jax.nn.recurrent import fold
+from attn_jax.nn.self_attention import MultiHeadAttention, linear
+
+ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
+NORMS = {"layer": nnx.LayerNorm, "rms": nnx.RMSNorm}
+
+
+class FeedForward(nnx.Module):
+    """Two linear maps with a non-linearity between, or a gated one. (Shazeer 2020.)
+
+    Args:
+      features: of inputs and outputs.
+      hidden: units between.
+      activation: "gelu", "relu", or "swiglu", which multiplies by silu of a third map.
+      bias: whether the maps have one.
+      dtype: of the computation; None: what inputs and parameters promote to.
+      rngs: a seed for the parameters.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        *,
+        activation: str,
+        bias: bool,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        known = f"be one of {list(ACTIVATIONS)}"
+        require(activation in ACTIVATIONS, "activation", known, repr(activation))
+        require_sizes(features=features, hidden=hidden)
+        require_dtype(dtype)
+        self.activation, self.dtype = activation, dtype
+        how = {"use_bias": bias, "param_dtype": float, "rngs": rngs}
+        self.up = nnx.Linear(features, hidden, **how)
+        self.gate = nnx.data(None)
+        if activation == "swiglu":
+            self.gate = nnx.Linear(features, hidden, **how)
+        self.down = nnx.Linear(hidden, features, **how)
+
+    def __call__(self, inputs: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Map each position by itself."""
+        units, act = linear(self.up, inputs, self.dtype), ACTIVATIONS[self.activation]
+        if self.gate is None:
+            units = act(units)
+        else:
+            units = units * act(linear(self.gate, inputs, self.dtype))
+        return linear(self.down, units, self.dtype)
+
+
+class BlockOptions(NamedTuple):
+    """What all blocks of a stack have in common; see `Stack`."""
+
+    features: int
+    heads: int
+    hidden: int
+    key_value_heads: int | None
+    score: Any
+    normalizer: Any
+    score_mod: Any
+    mask: Any
+    positions: str
+    activation: str
+    norm: str
+    normalize_query_key: bool
+    bias: bool
+    dropout: float
+    implementation: str
+    dtype: Any
+
+
+class Asked(NamedTuple):
+    """What asks in a block's attentions: its inputs, normalized, and what asks the memory."""
+
+    own: Float[Array, "b t d"]
+    memory: Float[Array, "b t d"] | None
+
+
+class Block(nnx.Module):
+    """Attention, attention to a memory if there is one, and a feed-forward layer.
+
+    Each is added to what it gets, which it sees normalized: x + f(norm(x)). (Xiong et al. 2020.)
+    """
+
+    def __init__(self, options: BlockOptions, *, memory_features: int | None, rngs: nnx.Rngs):
+        o = options
+        slots = {"score": o.score, "normalizer": o.normalizer, "dropout": o.dropout}
+        slots |= {"implementation": o.implementation, "dtype": o.dtype, "bias": o.bias}
+        slots |= {"key_value_heads": o.key_value_heads}
+        slots |= {"normalize_query_key": o.normalize_query_key, "rngs": rngs}
+        positions = None if o.positions == "none" else o.positions
+        own = {"score_mod": o.score_mod, "mask": o.mask, "positions": positions}
+        self.dropout = o.dropout
+
+        def norm() -> nnx.Module:
+            return NORMS[o.norm](o.features, param_dtype=float, dtype=o.dtype, rngs=rngs)
+
+        self.attention_norm = norm()
+        self.attention = MultiHeadAttention(o.features, o.heads, **slots, **own)
+        self.cross_norm = self.cross = nnx.data(None)
+        if memory_features is not None:
+            self.cross_norm = norm()
+            slots |= {"memory_features": memory_features}
+            self.cross = MultiHeadAttention(o.features, o.heads, **slots)
+        self.forward_norm = norm()
+        maps = {"activation": o.activation, "bias": o.bias, "dtype": o.dtype}
+        self.forward = FeedForward(o.features, o.hidden, **maps, rngs=rngs)
+
+    def __call__(
+        self,
+        inputs: Float[Array, "b t d"],
+        lengths: Int[Array, " b"] | None = None,
+        memory: tuple[Any, Array | None] | None = None,
+        rng: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "b t d"], Asked]:
+        """All positions at once, and what asked; `memory` is (rows or `remember` of them, lengths).
+
+        The examples' memories may be fewer: several neighbours, hypotheses of one source, share it.
+        """
+        own = self.attention_norm(inputs)
+        seen = self.attention(own, lengths=lengths, rng=fold(rng, 0))
+        outputs, asks = self._rest(inputs + self._drop(seen, rng, 1), memory, rng)
+        return outputs, Asked(own, asks)
+
+    def extend(
+        self, inputs: Float[Array, "b t d"], cache: Cache, memory: tuple[Any, Array | None] | None
+    ) -> tuple[Float[Array, "b t d"], Cache, Asked]:
+        """The next positions, the cache that remembers them, and what asked."""
+        own = self.attention_norm(inputs)
+        seen, cache = self.attention.extend(own, cache)
+        outputs, asks = self._rest(inputs + seen, memory, None)
+        return outputs, cache, Asked(own, asks)
+
+    def alignment(self, asked: Asked, memory: tuple[Any, Array | None]) -> Float[Array, "b t s"]:
+        """The weights over the memory, the mean of the heads."""
+        weights = self.cross.weights(_shared(asked.memory, memory[0]), memory[0], lengths=memory[1])
+        weights = weights.mean(axis=1)
+        return weights.reshape(*asked.memory.shape[:2], weights.shape[2])
+
+    def _rest(
+        self, inputs: Array, memory: tuple[Any, Array | None] | None, rng: PRNGKeyArray | None
+    ) -> tuple[Array, Array | None]:
+        asks = None
+        if self.cross is not None:
+            rows, lengths = memory
+            asks = self.cross_norm(inputs)
+            seen = self.cross(_shared(asks, rows), rows, lengths=lengths, rng=fold(rng, 2))
+            inputs = inputs + self._drop(seen.reshape(inputs.shape), rng, 3)
+        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), asks
+
+    def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
+        return drop_units(units, self.dropout, fold(rng, number))
+
+
+def _shared(asks: Float[Array, "n t d"], memory: Any) -> Float[Array, "b q d"]:
+    """What asks the same memory, one after the other: attention to it does not look at places."""
+    memories = jax.tree.leaves(memory)[0].shape[0]
+    return asks.reshape(memories, -1, asks.shape[-1]) if memories else asks

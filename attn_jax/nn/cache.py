@@ -1,0 +1,56 @@
+"""What decoding remembers of the positions so far: the keys and values of each head.
+
+All have the heads before the positions, [b, heads, positions, features], as attention reads them.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn_jax.checks import concrete, require
+
+
+class KeyValue(NamedTuple):
+    """A memory as the heads compare and sum it: projected once, whatever asks."""
+
+    key: Float[Array, "b h s d"]
+    value: Float[Array, "b h s e"]
+
+
+class Cache(NamedTuple):
+    """Keys and values of the positions so far; those from `used` on are free.
+
+    All examples are equally far. `used` is one number in a layer's cache, [layers] in a stack's
+    (`Stack.cache`, where key and value have that axis too), and [b], the same number for each
+    example, where decoding carries it (`Stack.caches`).
+    """
+
+    key: Float[Array, "*layers b h s d"]
+    value: Float[Array, "*layers b h s e"]
+    used: Int[Array, "*n"]
+
+    def require_room(self, inputs: Float[Array, "b t d"]) -> None:
+        """Refuse inputs of another batch, and more of them than there is room for.
+
+        How far the cache is used is unknown where JAX traces: there the caller counts, and what
+        does not fit overwrites the last positions.
+        """
+        batch, length = self.key.shape[-4], self.key.shape[-2]
+        b, t = inputs.shape[:2]
+        require(batch == b, "cache", f"be of {b} examples, as the inputs", f"{batch}")
+        used = concrete(self.used)
+        used = 0 if used is None else int(used.max(initial=0))
+        rule = f"have room for {t} more positions"
+        require(used + t <= length, "cache", rule, f"{used} of {length} used")
+
+    def extended(self, key: Float[Array, "b t h d"], value: Float[Array, "b t h e"]) -> "Cache":
+        """With the keys and values of the next t positions."""
+        zero = jnp.zeros_like(self.used)
+        at = (zero, zero, self.used, zero)
+        moved = (
+            jax.lax.dynamic_update_slice(before, new.swapaxes(1, 2).astype(before.dtype), at)
+            for before, new in ((self.key, key), (self.value, value))
+        )
+        return Cache(*moved, self.used + key.shape[1])
