@@ -24,18 +24,29 @@ def affine(
 
 @jax.custom_jvp
 def product(rows: Float[Array, "n d"], kernel: Float[Array, "d g"]) -> Float[Array, "n g"]:
-    """rows W. On a CPU XLA multiplies rows by rows up to 1.8 times as fast as rows by columns.
+    """rows W, in the forms that XLA multiplies fastest on a CPU, up to 1.8 times as fast.
+
+    There many rows are multiplied by the rows of Wᵀ, and a kernel's gradient has the longer of its
+    axes last.
 
     >>> product(*map(jax.numpy.ones, ((2, 3), (3, 1)))).tolist()
     [[3.0], [3.0]]
     """
-    if jax.default_backend() != "cpu" or rows.shape[0] < MANY:
-        return rows @ kernel
-    turned = jax.lax.optimization_barrier(kernel.T)  # else XLA turns it back
-    return jax.lax.dot_general(rows, turned, (((1,), (1,)), ((), ())))
+    return _by_rows(rows, kernel) if _turns(rows) else rows @ kernel
 
 
 @product.defjvp
 def _product_jvp(primals, tangents):
     (rows, kernel), (d_rows, d_kernel) = primals, tangents
-    return product(rows, kernel), d_rows @ kernel + rows @ d_kernel
+    turns = _turns(rows) and kernel.shape[0] >= kernel.shape[1]
+    change = _by_rows(rows, d_kernel) if turns else rows @ d_kernel
+    return product(rows, kernel), d_rows @ kernel + change
+
+
+def _turns(rows: Array) -> bool:
+    return jax.default_backend() == "cpu" and rows.shape[0] >= MANY
+
+
+def _by_rows(rows: Array, kernel: Array) -> Array:
+    turned = jax.lax.optimization_barrier(kernel.T)  # else XLA turns it back
+    return jax.lax.dot_general(rows, turned, (((1,), (1,)), ((), ())))

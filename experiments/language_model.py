@@ -254,8 +254,8 @@ def evaluated(data: TextOptions, before: dict[str, Any]) -> tuple[str, str]:
         raise UserError("evaluate takes one text. Got --text and --dev.")
     if named:
         return texts.read(named[0]), str(named[0])
-    kept = {name: each and Path(each) for name, each in before["data"].items()}
-    corpus = texts.load(TextOptions(text=kept["text"], dev=kept["dev"]))
+    kept = {name: before["data"][name] for name in ("text", "dev")}
+    corpus = texts.load(TextOptions(**{name: each and Path(each) for name, each in kept.items()}))
     return corpus.dev[:500] if before["smoke"] else corpus.dev, f"held out of {corpus.source}"
 
 

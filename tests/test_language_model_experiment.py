@@ -74,8 +74,7 @@ def test_evaluation_repeats_the_numbers_and_leaves_the_runs(run, request):
     assert figures_of(directory) == drawn | {f"evaluation_{name}" for name in pictures}
 
 
-@pytest.mark.parametrize("run", ["trained", "pieces"])
-@pytest.mark.parametrize("flag", ["--text", "--dev"])
+@pytest.mark.parametrize(("run", "flag"), [("trained", "--text"), ("pieces", "--dev")])
 def test_a_named_text_is_evaluated_whole(run, flag, request, tmp_path):
     directory = request.getfixturevalue(run)
     written = CODE + "for i in a:\n  b\n" * 30
@@ -136,6 +135,7 @@ SEVERAL = {
 def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkeypatch):
     """Each row is what its name says, whatever else is asked for; a resumed one has the bits."""
     monkeypatch.setattr(language_model, "COMPARED", SEVERAL)
+    monkeypatch.setattr(language_model, "report", lambda *_: None)
     options = ("train", "--smoke", "--compare", "--positions", "none", "--window", 1)
     assert main(tmp_path, *options) == 0
     whole = rows_of(tmp_path)
@@ -144,7 +144,8 @@ def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkey
     assert [row["model"] for row in whole] == list(SEVERAL)
     assert entmax["zero_weights"] > 0
     assert softmax["zero_weights"] == 0  # of those that it sees
-    chosen = language_model.models_of(options_of("train", *options[3:]))
+    asked = lm.TransformerOptions(positions="none", window=1)
+    chosen = language_model.models_of(language_model.LanguageModel(model=asked, compare=True))
     assert [(m.normalizer, m.positions, m.window) for m in chosen.values()] == [*SEVERAL.values()]
     interrupt(monkeypatch, after=3)  # in the second model
     assert main(tmp_path, *options) == 130
@@ -153,11 +154,6 @@ def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkey
     assert rows_of(tmp_path) == whole
     assert main(tmp_path, "evaluate", "--smoke") == 2
     assert "holds a comparison" in capsys.readouterr().err
-
-
-def options_of(action, compare, *options):
-    model = lm.TransformerOptions(positions=options[1], window=options[3])
-    return language_model.LanguageModel(action=action, compare=bool(compare), model=model)
 
 
 def interrupt(monkeypatch, *, after):
@@ -175,6 +171,7 @@ def interrupt(monkeypatch, *, after):
 
 def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
     options = ("train", "--smoke", "--sentence", "for x in y:")
+    monkeypatch.setattr(language_model, "report", lambda *_: None)
     interrupt(monkeypatch, after=0)
     assert main(tmp_path, *options) == 130
     assert main(tmp_path, *options, "--resume") == 0
@@ -192,8 +189,8 @@ def test_text_comes_back_line_by_line(kind):
     assert texts.decode(vocabulary, ids) == written
     first = len(vocabulary.decode(ids[:1]))
     assert texts.predicted_characters(vocabulary, written, ids) == len(written) - first
-    line = texts.encode(vocabulary, "        return x\n")
-    assert line.tolist() == ids[texts.encode(vocabulary, CODE[:33]).size :][: len(line)].tolist()
+    lines = [texts.encode(vocabulary, line) for line in written.splitlines(keepends=True)]
+    assert np.concatenate(lines).tolist() == ids.tolist()
 
 
 def test_characters_are_counted_as_they_are_encoded():

@@ -94,13 +94,17 @@ class Embedding(nnx.Module):
         rule = f"take at most {most} positions, which are learned"
         require(count <= most, name, rule, count)
 
+    def output_layer(self, dtype: Any) -> tuple[Float[Array, "d v"], Float[Array, " v"]]:
+        """The kernel and the bias that make logits of outputs of this dtype."""
+        table = self.tokens if self.output is None else self.output
+        summed = jnp.promote_types(dtype, jnp.float32)
+        return table[...].T.astype(dtype), self.bias[...].astype(summed)
+
     def logits(self, outputs: Float[Array, "*n d"]) -> Float[Array, "*n v"]:
         """Scores of every token; those of half-precision outputs are summed in float32."""
-        table = self.tokens if self.output is None else self.output
-        kernel, bias = table[...].T.astype(outputs.dtype), self.bias[...]
-        summed = jnp.promote_types(outputs.dtype, jnp.float32)
-        if summed == outputs.dtype:
-            return affine(outputs, kernel, bias.astype(summed))
+        kernel, bias = self.output_layer(outputs.dtype)
+        if bias.dtype == outputs.dtype:
+            return affine(outputs, kernel, bias)
         rows = outputs.reshape(-1, outputs.shape[-1])
-        logits = jnp.matmul(rows, kernel, preferred_element_type=summed) + bias.astype(summed)[None]
+        logits = jnp.matmul(rows, kernel, preferred_element_type=bias.dtype) + bias[None]
         return logits.reshape(*outputs.shape[:-1], -1)

@@ -62,17 +62,22 @@ class LanguageModel(nnx.Module):
         self, tokens: Int[ArrayLike, "b t"], *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token."""
-        embedded = self.embedding(tokens, rng=fold(rng, 0))
-        return self.embedding.logits(self.stack(embedded, rng=fold(rng, 1)))
+        return self.embedding.logits(self.outputs(tokens, rng=rng))
+
+    def outputs(
+        self, tokens: Int[ArrayLike, "b t"], *, rng: PRNGKeyArray | None = None
+    ) -> Float[Array, "b t d"]:
+        """What logits are made of."""
+        return self.stack(self.embedding(tokens, rng=fold(rng, 0)), rng=fold(rng, 1))
 
     def loss(
         self, tokens: Int[ArrayLike, "b t1"], *, rng: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """Mean cross-entropy of each token but the first, in nats."""
         tokens = jnp.asarray(tokens)
-        logits = self(tokens[:, :-1], rng=rng)
-        loss, _ = metrics.mean_cross_entropy(logits, tokens[:, 1:])
-        return loss, {"accuracy": metrics.token_accuracy(logits, tokens[:, 1:])}
+        outputs = self.outputs(tokens[:, :-1], rng=rng)
+        layer = self.embedding.output_layer(outputs.dtype)
+        return metrics.linear_cross_entropy(outputs, *layer, tokens[:, 1:])
 
     def cache(self, batch: int, length: int) -> Cache:
         """An empty cache for so many positions."""
@@ -161,9 +166,15 @@ class TransformerDecoder(nnx.Module):
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
+        return self.embedding.logits(self.outputs(tokens, encoded, rng=rng))
+
+    def outputs(
+        self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
+    ) -> Float[Array, "b t d"]:
+        """What logits are made of."""
         embedded = self.embedding(tokens, rng=fold(rng, 0))
         seen = {"memory": encoded.memory, "memory_lengths": encoded.length}
-        return self.embedding.logits(self.stack(embedded, **seen, rng=fold(rng, 1)))
+        return self.stack(embedded, **seen, rng=fold(rng, 1))
 
     def weights(self, tokens: Int[ArrayLike, "b t"], encoded: Encoded) -> Float[Array, "b t s"]:
         """The soft alignment of given tokens: the last layer's attention, the mean of its heads."""
@@ -262,12 +273,12 @@ class TransformerSeq2Seq(nnx.Module):
         """Mean cross-entropy of the batch's target tokens, as `Seq2Seq.loss`."""
         target = jnp.asarray(batch["target"])
         before = jnp.pad(target, [(0, 0), (1, 0)], constant_values=start)[:, :-1]
-        logits = self(batch["source"], batch["source_length"], before, rng=rng)
+        encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
+        outputs = self.decoder.outputs(before, encoded, rng=fold(rng, 2))
         real = jnp.arange(target.shape[1])[None, :] < jnp.asarray(batch["target_length"])[:, None]
-        loss, counts = metrics.mean_cross_entropy(
-            logits, target, where=real, label_smoothing=label_smoothing
-        )
-        return loss, {"accuracy": metrics.token_accuracy(logits, target, where=real)} | counts
+        layer = self.decoder.embedding.output_layer(outputs.dtype)
+        how = {"where": real, "label_smoothing": label_smoothing}
+        return metrics.linear_cross_entropy(outputs, *layer, target, **how)
 
     def begin(
         self, source: Int[ArrayLike, "b s"], length: Int[ArrayLike, " b"], *, longest: int

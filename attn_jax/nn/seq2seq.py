@@ -167,7 +167,7 @@ class Decoder(nnx.Module):
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
-        return jnp.swapaxes(self.over_times(tokens, encoded, rng=rng)[0], 0, 1)
+        return jnp.swapaxes(self._logits(self.over_times(tokens, encoded, rng=rng)[0]), 0, 1)
 
     def weights(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded
@@ -181,8 +181,8 @@ class Decoder(nnx.Module):
 
     def over_times(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "t b v"], Float[Array, "t b h"]]:
-        """Logits, and the states that asked for each; time first."""
+    ) -> tuple[Float[Array, "t b r"], Float[Array, "t b h"]]:
+        """What `output_layer` makes logits of, and the states that asked; time first."""
         memory, tokens = self.look(encoded), jnp.asarray(tokens)
         embedded = drop_units(self._embed(tokens.T), self.dropout, fold(rng, 0))
         drop = self._masks(tokens.shape[0], rng)
@@ -194,7 +194,7 @@ class Decoder(nnx.Module):
         initial = self.start(encoded.summary)
         (seen, asked), _ = over_time(step, self._project(embedded), initial)
         readout = seen if self.feeds else self._read(*seen, embedded)
-        return self._logits(drop_units(readout, self.dropout, fold(rng, 1))), asked
+        return drop_units(readout, self.dropout, fold(rng, 1)), asked
 
     def _embed(self, tokens: Int[ArrayLike, "*n"]) -> Float[Array, "*n d"]:
         return self.embedding[...][tokens]
@@ -250,9 +250,13 @@ class Decoder(nnx.Module):
         kernel, bias = self.readout.kernel[...], self.readout.bias[...]
         return jnp.tanh(affine(jnp.concatenate(parts, axis=-1), kernel, bias))
 
-    def _logits(self, readout: Float[Array, "*n r"]) -> Float[Array, "*n v"]:
+    def output_layer(self) -> tuple[Float[Array, "r v"], Float[Array, " v"]]:
+        """The kernel and the bias that make logits."""
         kernel = self.embedding[...].T if self.tied else self.output_kernel[...]
-        return affine(readout, kernel, self.output_bias[...])
+        return kernel, self.output_bias[...]
+
+    def _logits(self, readout: Float[Array, "*n r"]) -> Float[Array, "*n v"]:
+        return affine(readout, *self.output_layer())
 
     def _masks(self, batch: int, rng: PRNGKeyArray | None) -> Callable[[Array, int], Array]:
         """Dropout between layers: one fate of a unit at all times."""
@@ -341,13 +345,10 @@ class Seq2Seq(nnx.Module):
         target = batch["target"].T
         before = jnp.concatenate([jnp.full_like(target[:1], start), target[:-1]]).T
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
-        logits, _ = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
+        readout, _ = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
         real = jnp.arange(target.shape[0])[:, None] < batch["target_length"][None, :]
-        loss, counts = metrics.mean_cross_entropy(
-            logits, target, where=real, label_smoothing=label_smoothing
-        )
-        accuracy = metrics.token_accuracy(logits, target, where=real)
-        return loss, {"accuracy": accuracy} | counts
+        how = {"where": real, "label_smoothing": label_smoothing}
+        return metrics.linear_cross_entropy(readout, *self.decoder.output_layer(), target, **how)
 
     def begin(
         self,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
+from attn_jax import products, streaming
 from attn_jax.checks import require
 from attn_jax.nn.arguments import lengths_of, require_dtype, require_sizes, rows_of
 from attn_jax.nn.blocks import NORMS, Asked, Block, BlockOptions
@@ -277,7 +278,9 @@ def _scanned(graphdef, function, remat, state, inputs, lengths, memory, rng):
         outputs, asked = block(outputs, lengths, memory, fold(rng, number))
         return outputs, None if function is None else function(block, asked, memory)
 
-    layer = jax.checkpoint(layer) if remat else layer
+    # Without remat, products and attention are kept; what lies between is cheaper made than moved.
+    kept = jax.checkpoint_policies.save_only_these_names(products.KEPT, streaming.KEPT)
+    layer = jax.checkpoint(layer, prevent_cse=False, policy=None if remat else kept)
     numbers = jnp.arange(jax.tree.leaves(state)[0].shape[0])
     return jax.lax.scan(lambda outputs, now: layer(outputs, *now), inputs, (state, numbers))
 

@@ -74,6 +74,18 @@ def test_defaults_are_flax(ours, theirs, masked):
     assert_close(got, expected, tolerance=HALF if "dtype" in ours else FLAX)
 
 
+def test_normalized_queries_and_keys_stay_half():
+    """A score sees half-precision vectors in float32; parameters here are float64."""
+    seen = []
+
+    def score(query, key):
+        seen.append((query.dtype, key.dtype))
+        return query @ key.T
+
+    layer(dtype=jnp.bfloat16, normalize_query_key=True, score=score)(X)
+    assert set(seen) == {(jnp.float32, jnp.float32)}
+
+
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
 def test_inputs_and_parameters_promote_as_in_flax(dtype):
