@@ -17,13 +17,13 @@ class Block(nnx.Module):
     """Causal self-attention and a feed-forward layer."""
 
     def __init__(self, features: int, heads: int, *, rngs: nnx.Rngs):
-        self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
+        self.attention_norm = nnx.LayerNorm(features, param_dtype=float, rngs=rngs)
         self.attention = nnx.MultiHeadAttention(
-            num_heads=heads, in_features=features, decode=False, rngs=rngs
+            num_heads=heads, in_features=features, decode=False, param_dtype=float, rngs=rngs
         )
-        self.forward_norm = nnx.LayerNorm(features, rngs=rngs)
-        self.up = nnx.Linear(features, 4 * features, rngs=rngs)
-        self.down = nnx.Linear(4 * features, features, rngs=rngs)
+        self.forward_norm = nnx.LayerNorm(features, param_dtype=float, rngs=rngs)
+        self.up = nnx.Linear(features, 4 * features, param_dtype=float, rngs=rngs)
+        self.down = nnx.Linear(4 * features, features, param_dtype=float, rngs=rngs)
 
     def __call__(self, inputs: Any, mask: Any) -> Any:
         """All positions at once."""
@@ -44,10 +44,10 @@ class Stock(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ):
-        self.tokens = nnx.Embed(vocabulary, features, rngs=rngs)
-        self.positions = nnx.Embed(longest, features, rngs=rngs)
+        self.tokens = nnx.Embed(vocabulary, features, param_dtype=float, rngs=rngs)
+        self.positions = nnx.Embed(longest, features, param_dtype=float, rngs=rngs)
         self.blocks = nnx.List([Block(features, heads, rngs=rngs) for _ in range(layers)])
-        self.norm = nnx.LayerNorm(features, rngs=rngs)
+        self.norm = nnx.LayerNorm(features, param_dtype=float, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(vocabulary))
 
     def __call__(self, tokens: Any) -> Any:

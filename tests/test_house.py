@@ -18,7 +18,7 @@ FLOORS = {
     for floor, names in enumerate(
         [
             "kernels slots checks precision positions reach constraints",
-            "recurrence position_encodings",
+            "recurrence position_encodings products",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",
