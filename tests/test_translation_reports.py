@@ -1,5 +1,7 @@
 """What is told of translations: scores, by length, the worst, pictures, files asked for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -102,8 +104,9 @@ def test_files_are_checked_beforehand(tmp_path):
     assert asked.picture(tmp_path / "it") == tmp_path / "it.png"
     assert asked.picture(tmp_path / "it.SVG") == tmp_path / "it.SVG"
     assert asked.picture(None) is asked.writable(None, "--alignments") is None
-    with pytest.raises(UserError, match=r"--plot needs a suffix of .*png.* Got '\.doc'"):
-        asked.picture(tmp_path / "it.doc")
+    for wrong, got in ((tmp_path / "it.doc", r"'\.doc'"), (Path(), "''")):
+        with pytest.raises(UserError, match=rf"--plot needs a suffix of .*png.* Got {got}"):
+            asked.picture(wrong)
     with pytest.raises(UserError, match=r"--alignments needs a file\. Got the directory"):
         asked.writable(tmp_path, "--alignments")
     with pytest.raises(UserError, match="in a directory that exists"):

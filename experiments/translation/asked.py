@@ -37,7 +37,8 @@ def picture(path: Path | None) -> Path | None:
     """Return where a picture goes: PNG, unless its suffix says otherwise."""
     if path is None:
         return None
-    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    if path.name and not path.suffix:
+        path = path.with_name(f"{path.name}.png")
     known = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
         raise UserError(f"{PLOT} needs a suffix of {listed(known)}. Got {path.suffix!r}.")

@@ -84,8 +84,8 @@ def batches(training: Pairs, options: FitOptions, *, max_length: int | None = No
 
 def facts(batches: Any) -> dict[str, Any]:
     """Return what is trained on, what is left out, and which part of it all is no padding."""
-    names = ("size", "without_target", "too_long", "real_fraction")
-    return {{"size": "pairs"}.get(name, name): getattr(batches, name) for name in names}
+    names = ("without_target", "too_long", "real_fraction")
+    return {"pairs": batches.size} | {name: getattr(batches, name) for name in names}
 
 
 def train(
