@@ -61,8 +61,4 @@ def learning(directory: Path) -> Any:
     if not losses:
         return None
     steps = max((steps for steps, _ in losses.values()), key=len)
-    return plots.learning_curve(
-        steps,
-        {name: np.interp(steps, *curve) for name, curve in losses.items()},
-        loss_axis="bits per character",
-    )
+    return plots.learning_curve(steps, losses, loss_axis="bits per character")

@@ -227,6 +227,14 @@ def test_learning_curve_of_several_losses_has_a_legend():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["train", "validation"]
 
 
+def test_a_loss_that_is_known_less_often_has_its_own_steps():
+    losses = {"train": [3.0, 2.0, 1.0, 0.5], "dev": ([1, 3], [2.5, 1.5])}
+    (ax,) = plots.learning_curve([0, 1, 2, 3], losses).axes
+    assert line(ax, "dev").get_xdata().tolist() == [1, 3]
+    with pytest.raises(ValueError, match=r"losses\['dev'\] and step"):
+        plots.learning_curve([0, 1], {"dev": ([1, 3], [2.5])})
+
+
 def test_error_against_n_is_logarithmic_and_names_each_line(rng):
     n = np.array([100, 10, 1000])
     repeats = rng.uniform(1, 2, size=(5, 3))

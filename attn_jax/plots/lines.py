@@ -82,11 +82,14 @@ def curve_fit(
     return ax.get_figure(root=True)
 
 
+Curve = ArrayLike | tuple[ArrayLike, ArrayLike]  # values, or steps and values
+
+
 def learning_curve(
     step: ArrayLike,
-    losses: Mapping[str, ArrayLike],
+    losses: Mapping[str, Curve],
     *,
-    beside: Mapping[str, ArrayLike] | None = None,
+    beside: Mapping[str, Curve] | None = None,
     beside_axis: str = "",
     step_axis: str = "step",
     loss_axis: str = "loss",
@@ -97,7 +100,8 @@ def learning_curve(
 
     Args:
         step: [s].
-        losses: Label → loss [s]; NaN leaves a gap.
+        losses: Label → loss [s]; NaN leaves a gap. One that is known less often comes as a pair
+            (its own steps, loss).
         beside: Label → a second quantity [s], in its own panel under the losses. Where its labels
             are the losses', each line looks like its loss's.
         beside_axis: Name of that panel's vertical axis; "" takes its only label.
@@ -216,17 +220,20 @@ def _look(number: int, first_color: int = 0) -> dict:
 
 
 def _lines(
-    ax: Axes, x: np.ndarray, lines: Mapping[str, ArrayLike], argument: str, first_color: int = 0
+    ax: Axes, x: np.ndarray, lines: Mapping[str, Curve], argument: str, first_color: int = 0
 ) -> None:
-    """Draw lines [s] over x [s]."""
+    """Draw lines [s] over x [s], or over their own x."""
     for number, (label, values) in enumerate(lines.items()):
-        values = _vector(values, f"{argument}[{label!r}]")
-        _same_length(f"{argument}[{label!r}]", values, "step", x)
+        own, name = x, f"{argument}[{label!r}]"
+        if isinstance(values, tuple) and len(values) == 2 and np.ndim(values[0]) == 1:
+            own, values = _vector(values[0], f"the steps of {name}"), values[1]
+        values = _vector(values, name)
+        _same_length(name, values, "step", own)
         ax.plot(
-            x,
+            own,
             values,
             label=label,
-            marker="o" if len(x) == 1 else None,
+            marker="o" if len(own) == 1 else None,
             **_look(number, first_color),
         )
 

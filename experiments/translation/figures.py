@@ -77,21 +77,25 @@ def learning(directory: Path, *, log: bool = False, shares: Mapping[str, str] | 
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     if not rows:
         return None
-    losses = {"training": [row["loss"] for row in rows], "dev": _evaluated(rows, "dev_loss")}
+    losses: dict[str, Any] = {"training": [row["loss"] for row in rows]}
+    losses |= _evaluated(rows, {"dev": "dev_loss"})
     return plots.learning_curve(
         [row["step"] for row in rows],
         losses,
-        beside=shares and {label: 100 * _evaluated(rows, name) for label, name in shares.items()},
+        beside=_evaluated(rows, shares or {}, times=100) or None,
         loss_axis="loss per token, nats",
         log=log,
     )
 
 
-def _evaluated(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """A number of each evaluation, at every row: on a line through those there are."""
-    values = np.array([row.get("evaluation", {}).get(name) for row in rows], float)
-    steps = np.array([row["step"] for row in rows])
-    known = np.isfinite(values)
-    if not known.any():
-        return values
-    return np.interp(steps, steps[known], values[known], left=np.nan)
+def _evaluated(
+    rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], *, times: float = 1
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Label → the steps that were evaluated, and a number of each evaluation."""
+    found = {}
+    for shown, name in names.items():
+        known = [row for row in rows if name in row.get("evaluation", {})]
+        values = np.array([row["evaluation"][name] for row in known], float)
+        if known:
+            found[shown] = np.array([row["step"] for row in known]), times * values
+    return found
