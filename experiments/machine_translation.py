@@ -64,6 +64,9 @@ class MachineTranslation:
     """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
     ensemble: tuple[str, ...] = ()
     """Names of further runs of the same vocabularies that vote."""
+    backward: str | None = None
+    """evaluate: the name of a run of the other direction, whose alignments are joined with those of
+    this one where there are gold ones (--data greek-english and english-greek)."""
     bleu_tokenize: BleuTokenize | None = None
     """How BLEU parts a line into tokens: zh for Chinese, char for other languages without spaces.
     Default: that of the training, 13a there."""
@@ -191,7 +194,11 @@ def report(
         systems[evaluation.TWIN] = [twin]
     tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
     scoring = Scoring(loaded.target, tokenize)
-    judged = evaluation.judge(systems, loaded, corpus, options.search, scoring)
+    backward = None
+    if options.backward is not None:
+        backward = saved.load(run_directory(options, options.backward), average=options.average)
+        saved.require_opposite(loaded, backward, options.backward)
+    judged = evaluation.judge(systems, loaded, corpus, options.search, scoring, backward)
     output.update_metrics(judged.metrics)
     columns = {"source": judged.lines.source, "reference": judged.lines.target}
     output.write_predictions(columns | judged.texts)

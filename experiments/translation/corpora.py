@@ -19,7 +19,7 @@ SPECIALS = 4  # tokens of every vocabulary that stand for no text
 class CorpusOptions:
     """Pairs of lines, and how they become tokens."""
 
-    data: Literal["bible", "greek-english"] = "bible"
+    data: Literal["bible", "greek-english", "english-greek"] = "bible"
     """Without files of your own: clauses of two Bibles (73 MB, downloaded once), or the New
     Testament's Greek and English with gold word alignments (9 MB), all of which is trained on."""
     languages: tuple[str, str] = ("segond", "web")
@@ -205,7 +205,17 @@ def _greek_english(options: CorpusOptions) -> Corpus:
     note = "all verses are trained on, as an aligner is; the dev pairs, every 50th, are among them"
     lines = Lines(greek, english)
     dev = Lines(greek[::50], english[::50])
-    return Corpus(lines, dev, NOTHING, ("Greek", "English"), (note,), tuple(gold))
+    corpus = Corpus(lines, dev, NOTHING, ("Greek", "English"), (note,), tuple(gold))
+    return corpus if options.data == "greek-english" else turned(corpus)
+
+
+def turned(corpus: Corpus) -> Corpus:
+    """Return the corpus of the other direction."""
+    train, dev, test = (
+        Lines(part.target, part.source) for part in (corpus.train, corpus.dev, corpus.test)
+    )
+    gold = corpus.gold and tuple(frozenset((t, s) for s, t in links) for links in corpus.gold)
+    return Corpus(train, dev, test, corpus.names[::-1], corpus.notes, gold)
 
 
 def _with_dev(corpus: Corpus) -> Corpus:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments import tables
-from experiments.translation import corpora, reports
+from experiments.translation import alignments, reports
 from experiments.translation.corpora import Corpus, Lines
 from experiments.translation.saved import Saved
 from experiments.translation.scoring import Scoring
@@ -34,10 +34,12 @@ def judge(
     corpus: Corpus,
     search: SearchOptions,
     scoring: Scoring,
+    backward: Saved | None = None,
 ) -> Judged:
     """Translate the test lines, the dev lines where there are none, and hold them against theirs.
 
-    `systems` are names -> the models that vote; the first one is looked at more closely.
+    `systems` are names -> the models that vote; the first one is looked at more closely. `backward`
+    translates into the other direction, for alignments.
     """
     part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
     encoded = loaded.source.encode_batch(lines.source)
@@ -61,14 +63,8 @@ def judge(
     worst = reports.worst(lines, judged.texts[first], scoring)
     judged.metrics.update({"by_length": by_length, "worst": worst})
     if corpus.gold is not None and loaded.attends:
-        judged.metrics["alignment"] = alignment(loaded, corpus)
+        judged.metrics["alignment"] = alignments.errors(loaded, corpus, backward)
     return judged
-
-
-def alignment(loaded: Saved, corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the errors on gold links of attention and of IBM model 1."""
-    pairs = corpora.encoded(corpus.train, loaded.source, loaded.target)
-    return reports.alignment_errors(loaded.model, corpus, pairs, (loaded.source, loaded.target))
 
 
 def show(judged: Judged) -> None:

@@ -1,12 +1,11 @@
-"""What translations are worth: score against length, the worst ones, alignments."""
+"""What translations are worth: score against length, the worst ones, links."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.translation.corpora import Corpus, Lines
-from experiments.translation.fits import POSITIONS, Pairs
+from experiments.translation.corpora import Lines
 from experiments.translation.scoring import Scoring
 from experiments.translation.translator import Translation
 from experiments.translation.words import word_links
@@ -78,66 +77,3 @@ def translation_links(source: str, translation: Translation, vocabularies: tuple
     target_words = vocabularies[1].words_of(translation.ids)
     source_words = vocabularies[0].words(source)[: translation.weights.shape[1]]
     return word_links(translation.weights[: len(target_words)], source_words, target_words)
-
-
-def forced_links(model: Any, lines: Lines, pairs: Pairs, vocabularies: tuple) -> list[set]:
-    """Return links between the words of given pairs: the decoder is fed the target. (Forced.)"""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from attn_jax import text
-
-    graphdef, state = nnx.split(model)
-
-    @jax.jit
-    def weights(state, source, length, target):
-        merged = nnx.merge(graphdef, state)
-        before = jnp.pad(target, [(0, 0), (1, 0)], constant_values=text.START)[:, :-1]
-        return merged.decoder.weights(before, merged.encode(source, length))
-
-    padded = text.padded_batches(*pairs, batch_positions=POSITIONS, buckets=8)
-    found = text.in_order(
-        padded,
-        [
-            np.asarray(
-                weights(state, b.batch["source"], b.batch["source_length"], b.batch["target"])
-            )
-            for b in padded
-        ],
-    )
-    links = []
-    for table, source, target, ids, written in zip(
-        found, *lines, pairs.sources, pairs.targets, strict=True
-    ):
-        words = vocabularies[0].words(source), vocabularies[1].words(target)
-        links.append(word_links(table[: len(written), : len(ids)], *words))
-    return links
-
-
-def alignment_errors(model: Any, corpus: Corpus, pairs: Pairs, vocabularies: tuple) -> list[dict]:
-    """Return AER, precision and recall of attention and of IBM model 1 on gold links."""
-    from attn_jax import metrics
-    from experiments import ibm_model_1
-
-    predicted = {"attention": forced_links(model, corpus.train, pairs, vocabularies)}
-    words = _word_ids(corpus.train)
-    baseline = ibm_model_1.fit(words)
-    predicted["IBM model 1"] = [baseline.align(pair) for pair in words]
-    rows = []
-    for name, links in predicted.items():
-        score = metrics.alignment_score(links, corpus.gold)
-        rows.append({"aligner": name, **score._asdict()})
-    return rows
-
-
-def _word_ids(lines: Lines) -> list[tuple[list[int], list[int]]]:
-    """Return the words of each pair as numbers."""
-    known: tuple[dict, dict] = ({}, {})
-    return [
-        tuple(
-            [table.setdefault(word, len(table)) for word in line.split()]
-            for table, line in zip(known, pair, strict=True)
-        )
-        for pair in zip(*lines, strict=True)
-    ]

@@ -132,3 +132,11 @@ def require_same_vocabulary(first: Saved, other: Saved, name: str) -> None:
         if getattr(first, side).checksum != getattr(other, side).checksum:
             what = f"The {side} vocabulary of {name} is another"
             raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
+
+
+def require_opposite(first: Saved, other: Saved, name: str) -> None:
+    """Refuse a model that does not translate back, token by token, what the first translates."""
+    back = [other.target.checksum, other.source.checksum]
+    if [getattr(first, side).checksum for side in SIDES] != back or not other.attends:
+        what = f"{name} has other vocabularies, the same direction or no attention"
+        raise UserError(f"--backward needs a run of the other direction of this one's. {what}.")

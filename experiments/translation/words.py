@@ -10,6 +10,18 @@ Links = set[tuple[int, int]]
 def word_links(weights: np.ndarray, source: Sequence[int], target: Sequence[int]) -> Links:
     """Return links between words: each target word with the source word it attends to most.
 
+    The arguments are those of `word_weights`.
+    """
+    from attn_jax import metrics
+
+    if not len(source) or not len(target):
+        return set()
+    return metrics.hard_alignment(word_weights(weights, source, target))
+
+
+def word_weights(weights: np.ndarray, source: Sequence[int], target: Sequence[int]) -> np.ndarray:
+    """Return the weights of words [target words, source words].
+
     Weights of a word's tokens add up on the source's side, and are averaged on the target's.
 
     Args:
@@ -17,13 +29,8 @@ def word_links(weights: np.ndarray, source: Sequence[int], target: Sequence[int]
       source: the word of each source token.
       target: the word of each target token.
     """
-    from attn_jax import metrics
-
-    if not len(source) or not len(target):
-        return set()
-    columns = np.zeros((weights.shape[0], max(source) + 1))
-    np.add.at(columns.T, np.asarray(source), weights.T)
-    table = np.zeros((max(target) + 1, columns.shape[1]))
-    np.add.at(table, np.asarray(target), columns)
-    table /= np.maximum(np.bincount(target, minlength=len(table)), 1)[:, None]
-    return metrics.hard_alignment(table)
+    columns = np.zeros((weights.shape[0], max(source, default=-1) + 1))
+    np.add.at(columns.T, np.asarray(source, int), weights.T)
+    table = np.zeros((max(target, default=-1) + 1, columns.shape[1]))
+    np.add.at(table, np.asarray(target, int), columns)
+    return table / np.maximum(np.bincount(target, minlength=len(table)), 1)[:, None]
