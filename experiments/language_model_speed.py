@@ -122,7 +122,7 @@ def optimizer() -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(CLIP), optax.adam(RATE))
 
 
-def compiled_step(model: Any, tokens: np.ndarray) -> tuple[Callable, Any]:
+def compiled_step(model: Any) -> tuple[Callable, Any]:
     """Return the training step and its first state."""
     how = optimizer()
     one = step.make_step(step.split(model)[0], lambda m, batch, rng: m.loss(batch), how, None)
@@ -131,7 +131,7 @@ def compiled_step(model: Any, tokens: np.ndarray) -> tuple[Callable, Any]:
 
 def step_of(model: Any, tokens: np.ndarray) -> Callable[[], float]:
     """Return a call that does one more step on the same batch; it returns the loss before it."""
-    one, state = compiled_step(model, tokens)
+    one, state = compiled_step(model)
 
     def call() -> float:
         nonlocal state
@@ -150,7 +150,7 @@ def context(sizes: Sizes) -> list[dict[str, Any]]:
     rows = []
     for name, remat in (("attn_jax", False), ("attn_jax, remat", True), ("flax.nnx", False)):
         model = built(sizes, sizes.context_layers, sizes.context, remat=remat)
-        one, state = compiled_step(model if name != "flax.nnx" else stock(model), tokens)
+        one, state = compiled_step(model if name != "flax.nnx" else stock(model))
         compiled = one.lower(state, tokens).compile()
         row = {
             "one long text": name,
@@ -248,7 +248,7 @@ def compiling(sizes: Sizes) -> list[dict[str, Any]]:
         first = None
         for layers in sizes.depths:
             model = built(sizes, layers, length)
-            one, state = compiled_step(model if name == "attn_jax" else stock(model), tokens)
+            one, state = compiled_step(model if name == "attn_jax" else stock(model))
             start = time.perf_counter()
             one.lower(state, tokens).compile()
             seconds = time.perf_counter() - start
