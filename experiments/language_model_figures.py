@@ -35,17 +35,16 @@ def of_sentence(model: Any, vocabulary: Any, sentence: str) -> Iterator[tuple[st
             ),
         )
     entropy = np.asarray(measures.entropies(maps[:, 0])).mean(axis=-1)
-    yield (
-        "entropy",
-        plots.attention_heatmap(
-            entropy,
-            query_labels=[f"layer {i + 1}" for i in range(len(entropy))],
-            key_labels=[f"head {i + 1}" for i in range(entropy.shape[1])],
-            query_axis="",
-            key_axis="",
-            title="entropy of the weights, nats",
-        ),
+    figure = plots.attention_heatmap(
+        entropy,
+        query_labels=[str(i + 1) for i in range(len(entropy))],
+        key_labels=[str(i + 1) for i in range(entropy.shape[1])],
+        query_axis="layer",
+        key_axis="head",
+        title="entropy of the weights",
     )
+    figure.axes[-1].set_ylabel("nats")  # the colour bar
+    yield "entropy", figure
 
 
 def learning(directory: Path) -> Any:
