@@ -228,7 +228,7 @@ def translate(options: DateTranslation) -> None:
             sources = dates.sources([(line, language) for line in chunk], loaded.source)
         except ValueError as error:
             raise UserError(str(error)) from error
-        sources = cut(sources, options.search.max_source, first=number + 1)
+        sources = cut(sources, translator.most_source, first=number + 1)
         for line, best in zip(chunk, translator(sources), strict=True):
             number += 1
             unseen = dates.unseen(line, loaded.source)

@@ -15,10 +15,12 @@ MOST_TOKENS = 40  # of the sentence that is drawn
 
 
 def of_sentence(model: Any, vocabulary: Any, sentence: str) -> Iterator[tuple[str, Any]]:
-    """Yield (name, figure): each layer's maps, and each head's entropy."""
-    learned = model.embedding.learned
-    most = MOST_TOKENS if learned is None else min(MOST_TOKENS, learned.shape[0])
-    ids = texts.encode(vocabulary, sentence)[:most]
+    """Yield (name, figure): each layer's maps, and each head's entropy; say what is left out."""
+    most = min(MOST_TOKENS, model.embedding.most_positions)
+    whole = texts.encode(vocabulary, sentence)
+    if len(whole) > most:
+        print(f"--sentence has {len(whole)} tokens: the first {most} are drawn")
+    ids = whole[:most]
     names = [vocabulary.token(i) for i in ids.tolist()]
     maps = measures.attention_maps(model, ids[None])
     for layer, heads in enumerate(np.asarray(maps[:, 0])):

@@ -32,13 +32,11 @@ def generate(model: Any, vocabulary: Any, options: Any) -> None:
 
 def require_positions(model: Any, prompt: int, count: int) -> None:
     """Refuse to go beyond positions that were learned; others have no end."""
-    learned = model.embedding.learned
-    if learned is None:
-        return
-    most = learned.shape[0] + 1 - prompt  # the last token written is not read
+    positions = model.embedding.most_positions
+    most = positions + 1 - prompt  # the last token written is not read
     if count > most:
         got = f"a prompt of {prompt} tokens and --count {count}"
-        rule = f"must stay within the {learned.shape[0]} positions that were learned"
+        rule = f"must stay within the {positions} positions that were learned"
         raise UserError(f"--prompt and --count {rule}: --count at most {max(most, 0)}. Got {got}.")
 
 

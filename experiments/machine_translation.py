@@ -267,7 +267,7 @@ def translate(options: MachineTranslation) -> None:
     with asked.opened(links) as stream:
         for chunk in lines.chunks(sys.stdin, translator.batch_size):
             encoded = loaded.source.encode_batch(chunk)
-            found = translator(cut(encoded, options.search.max_source, first=number + 1))
+            found = translator(cut(encoded, translator.most_source, first=number + 1))
             for source, best in zip(chunk, found, strict=True):
                 show(number, best, several=options.search.n_best > 1)
                 if stream is not None:

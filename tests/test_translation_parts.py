@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attn_jax import text, training
+from attn_jax.nn import TransformerSeq2Seq
 from experiments.errors import UserError
 from experiments.translation import corpora, fits, lines, models, reports, saved
 from experiments.translation.corpora import CorpusOptions
@@ -302,6 +304,16 @@ def test_long_sources_are_cut_and_named(capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
-        "line 66 has 1,001 tokens, more than --max-source: cut to the first 3",
-        "line 68 has 4 tokens, more than --max-source: cut to the first 3",
+        f"line {line} tokens, more than --max-source or learned positions allow: cut to the first 3"
+        for line in ("66 has 1,001", "68 has 4")
     ]
+
+
+def test_learned_positions_bound_source_and_translation():
+    target = text.Vocabulary.train(["abcdefg"], kind="character")
+    model = TransformerSeq2Seq(13, 11, 4, 2, 1, positions="learned", longest=9, rngs=nnx.Rngs(0))
+    translator = Translator([model_of(0), model], target, SearchOptions(), lengths=(4, 8))
+    assert translator.most_source == 9
+    ((best,),) = translator([[5] * 7])
+    assert 1 <= len(best.ids) <= 9
+    assert Translator([model_of(0)], target, SearchOptions(max_source=7)).most_source == 7

@@ -1,5 +1,6 @@
 """Tokens as vectors that know where they stand, and vectors as logits over the same tokens."""
 
+import math
 from typing import Any, Literal
 
 import jax
@@ -88,11 +89,15 @@ class Embedding(nnx.Module):
         rows = rows if self.dtype is None else rows.astype(self.dtype)
         return drop_units(rows, self.dropout, rng)
 
+    @property
+    def most_positions(self) -> int | float:
+        """How many positions there are: as many as are learned; all others go on for ever."""
+        return math.inf if self.learned is None else self.learned.shape[0]
+
     def require_positions(self, name: str, count: int) -> None:
-        """Refuse more positions than there are learned ones; all others go on for ever."""
-        most = count if self.learned is None else self.learned.shape[0]
-        rule = f"take at most {most} positions, which are learned"
-        require(count <= most, name, rule, count)
+        """Refuse more positions than there are."""
+        rule = f"take at most {self.most_positions} positions, which are learned"
+        require(count <= self.most_positions, name, rule, count)
 
     def output_layer(self, dtype: Any) -> tuple[Float[Array, "d v"], Float[Array, " v"]]:
         """The kernel and the bias that make logits of outputs of this dtype."""

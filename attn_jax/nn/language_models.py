@@ -285,3 +285,8 @@ class TransformerSeq2Seq(nnx.Module):
     ) -> tuple[Callable, tuple[Cache, ...]]:
         """The step function and the first state for `attn_jax.decoding`, of `longest` tokens."""
         return self.decoder.begin(self.encode(source, length), longest=longest)
+
+    @property
+    def most_positions(self) -> int | float:
+        """How many positions there are, on either side."""
+        return self.embedding.most_positions

@@ -5,6 +5,7 @@ with different slots. Teacher forcing runs all target times in one scan; `step` 
 same, for `attn_jax.decoding`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -281,6 +282,8 @@ class Seq2Seq(nnx.Module):
       dropout: rate on the source's embeddings.
       rngs: a seed for the embeddings.
     """
+
+    most_positions = math.inf  # of a source or target; a Transformer may have learned so many
 
     def __init__(
         self,

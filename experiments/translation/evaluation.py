@@ -9,7 +9,14 @@ from experiments.translation import alignments, reports
 from experiments.translation.corpora import Corpus, Lines
 from experiments.translation.saved import Saved
 from experiments.translation.scoring import Scoring
-from experiments.translation.translator import LENGTHS, SearchOptions, Translation, Translator, cut
+from experiments.translation.translator import (
+    LENGTHS,
+    SearchOptions,
+    Translation,
+    Translator,
+    cut,
+    most_source,
+)
 
 ATTENTION, TWIN = "attention", "no attention"
 SHOWN = 3  # of the worst lines
@@ -43,7 +50,8 @@ def judge(
     """
     part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
     encoded = loaded.source.encode_batch(lines.source)
-    sources = cut(encoded, search.max_source)
+    voters = [each for members in systems.values() for each in members]
+    sources = cut(encoded, most_source(voters, search))
     first, rows, translations = next(iter(systems)), [], {}
     for system, members in systems.items():
         for beam in sorted({1, search.beam}):

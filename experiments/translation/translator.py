@@ -86,6 +86,8 @@ class Translator:
         self.batch_size, self.positions = batch_size, positions
         self.lengths, self.align_up_to = lengths, align_up_to
         self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
+        self.most_positions = min(each.most_positions for each in models)
+        self.most_source = most_source(models, options)
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
         """Return the n best translations of each encoded line."""
@@ -153,7 +155,7 @@ class Translator:
 
         def search(states, source, length):
             models = [nnx.merge(g, s) for g, s in zip(graphdefs, states, strict=True)]
-            longest = int(options.longest * source.shape[1]) + 10
+            longest = min(int(options.longest * source.shape[1]) + 10, self.most_positions)
             step, state = together([each.begin(source, length, longest=longest) for each in models])
             if source.shape[1] > self.align_up_to:
                 step = without_weights(step)
@@ -200,11 +202,17 @@ def without_weights(step: Any) -> Any:
     return lambda token, state: (*step(token, state)[:2], None)
 
 
+def most_source(models: Sequence[Any], options: SearchOptions) -> int:
+    """Return the longest source that the options allow and that all models have positions for."""
+    return min(options.max_source, *(each.most_positions for each in models))
+
+
 def cut(sources: Sequence[Sequence[int]], most: int, *, first: int = 1) -> list[Sequence[int]]:
     """Return sources of so many tokens at most; a message names each line that loses its end."""
     for number, source in enumerate(sources, first):
         if len(source) > most:
             what = f"line {number} has {len(source):,} tokens, more than --max-source"
+            what += " or learned positions allow"
             print(f"{what}: cut to the first {most:,}", file=sys.stderr)
     return [source[:most] for source in sources]
 
