@@ -48,5 +48,13 @@ def _turns(rows: Array) -> bool:
 
 
 def _by_rows(rows: Array, kernel: Array) -> Array:
-    turned = jax.lax.optimization_barrier(kernel.T)  # else XLA turns it back
-    return jax.lax.dot_general(rows, turned, (((1,), (1,)), ((), ())))
+    return jax.lax.dot_general(rows, turned(kernel), (((1,), (1,)), ((), ())))
+
+
+def turned(matrix: Float[Array, "a b"]) -> Float[Array, "b a"]:
+    """The transpose as an array of its own: XLA does not undo it in the product that follows.
+
+    >>> turned(jax.numpy.array([[1.0, 2.0]])).tolist()
+    [[1.0], [2.0]]
+    """
+    return jax.lax.optimization_barrier(matrix.T)

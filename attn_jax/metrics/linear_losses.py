@@ -20,6 +20,7 @@ from attn_jax.checks import require
 from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
 from attn_jax.precision import accumulate
+from attn_jax.products import turned
 
 HELD = 2**20  # logits of a chunk, where the cache is a CPU's
 HELD_ELSEWHERE = 2**25
@@ -91,13 +92,13 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
         array = jnp.pad(array[order], [(0, padding), *[(0, 0)] * (array.ndim - 1)])
         return array.reshape(-1, size, *array.shape[1:])
 
-    turned = jax.lax.optimization_barrier(kernel.T)  # rows by rows is faster: `product`
+    of_tokens = turned(kernel)  # rows by rows is faster: `products.product`
     (offset,) = accumulate(bias)
 
     def compute(sums, chunk):
         rows, labels, real = chunk
         rows = jnp.where(real[:, None], rows, 0)
-        logits = _product(rows, turned, (1, 1)).astype(offset.dtype) + offset[None]
+        logits = _product(rows, of_tokens, (1, 1)).astype(offset.dtype) + offset[None]
         token_losses = losses.token_losses(smoothing, logits, labels, real)
         right = jnp.sum(on_top(logits, labels) & real, dtype=jnp.int32)
         (total, count), gradient = sums
@@ -107,8 +108,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
         slope = losses.token_slopes(smoothing, logits, labels, real)
         narrow = slope.astype(kernel.dtype)
         of_rows = _product(narrow, kernel, (1, 1))
-        columns = jax.lax.optimization_barrier(rows.T)
-        of_kernel = gradient[0] + _product(columns, narrow, (1, 0))
+        of_kernel = gradient[0] + _product(turned(rows), narrow, (1, 0))
         return (sums, (of_kernel, gradient[1] + jnp.sum(slope, axis=0))), of_rows
 
     def skip(sums, chunk):
