@@ -13,7 +13,6 @@ attention get 67 to 88 % of 896 unseen dates, the one with a fixed context 5 %.
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from experiments.date_translation_fits import Task, encoded, fitted
 from experiments.date_translation_results import ExactMatch
 from experiments.dates import FORMATS, DateOptions, Written
 from experiments.errors import UserError, listed, unknown
-from experiments.runs import Output, Run, checked_name, require_same, start
+from experiments.runs import Output, Run, checked_name, compile_quickly, require_same, start
 from experiments.translation import lines, models, saved
 from experiments.translation.fits import FitOptions
 from experiments.translation.models import ModelOptions
@@ -81,8 +80,8 @@ class DateTranslation:
 
 def run(options: DateTranslation) -> None:
     """Train, evaluate or translate."""
-    if options.smoke:  # nearly all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         options = tiny(options)
     {"train": train, "evaluate": evaluate, "translate": translate}[options.action](options)
 
@@ -121,7 +120,7 @@ def train(options: DateTranslation) -> None:
     report(options, saved.load(output.directory), output)
     if options.compare_steps:
         compare(options, task, output)
-    say_where(output)
+    output.say_where()
 
 
 def compare(options: DateTranslation, task: Task, output: Run) -> None:
@@ -148,7 +147,7 @@ def evaluate(options: DateTranslation) -> None:
     directory = run_directory(options)
     output = Run(directory)
     report(options, saved.load(directory), output)
-    say_where(output)
+    output.say_where()
 
 
 def report(options: DateTranslation, loaded: saved.Saved, output: Run) -> None:
@@ -177,12 +176,6 @@ def translated(
     """Return the best translation of each date."""
     sources = dates.sources([(each.text, each.language) for each in written], vocabulary)
     return [best for best, *_ in translator(sources)]
-
-
-def say_where(output: Run) -> None:
-    """Say where the files are."""
-    print(f"\nresults in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
 
 
 def run_directory(options: DateTranslation) -> Path:

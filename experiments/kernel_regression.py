@@ -13,7 +13,6 @@ training, in the search and in the table, in bounded memory.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,7 @@ from experiments import curves, tables
 from experiments import kernel_regression_fits as fits
 from experiments.curves import Curve, CurveOptions
 from experiments.kernel_regression_fits import SEARCHED, FitOptions, Fitted, Problem
-from experiments.runs import Output, start
+from experiments.runs import Output, compile_quickly, start
 
 TEXTBOOK_SIZES = (50, 500, 1000)
 SMOKE_ROWS = 60
@@ -48,8 +47,8 @@ class KernelRegression(FitOptions):
 
 def run(options: KernelRegression) -> None:
     """Fit every method to every data set; print, write and draw the results."""
-    if options.smoke:  # all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         options = dataclasses.replace(options, steps=options.steps or 5)
     import jax
 
@@ -75,8 +74,7 @@ def run(options: KernelRegression) -> None:
 
     for name, figure in figures.draw(problems, fitted):
         output.write_figure(name, figure)
-    print(f"\nresults in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()
 
 
 def load(options: KernelRegression) -> list[Problem]:

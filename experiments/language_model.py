@@ -14,8 +14,7 @@ its own sizes: training, a long context's memory, decoding, compiling.
 """
 
 import dataclasses
-import json
-import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +25,21 @@ import tyro
 from experiments import language_model_measures as measures
 from experiments import language_model_text as texts
 from experiments import language_model_training as lm
-from experiments import tables
-from experiments.errors import UserError
+from experiments import tables, vocabularies
+from experiments.errors import UserError, as_user_errors
 from experiments.language_model_text import TextOptions
 from experiments.language_model_training import FitOptions, TransformerOptions
-from experiments.runs import Output, Run, checked_name, start, to_json, write
+from experiments.runs import (
+    Output,
+    Run,
+    checked_name,
+    compile_quickly,
+    read_config,
+    require_same,
+    start,
+    to_json,
+    write,
+)
 
 NAME = "language-model"
 EVALUATION = "evaluation.json"
@@ -90,8 +99,8 @@ class LanguageModel:
 
 def run(options: LanguageModel) -> None:
     """Train, evaluate or generate."""
-    if options.smoke:  # nearly all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         options = tiny(options)
     actions = {"train": train, "evaluate": evaluate, "generate": generate, "speed": speed}
     actions[options.action](options)
@@ -108,6 +117,8 @@ def tiny(options: LanguageModel) -> LanguageModel:
 
 def train(options: LanguageModel) -> None:
     """Train the model, or each of the comparison, and report."""
+    if options.resume:  # what cannot be is refused at once
+        require_same(run_directory(options), options)
     corpus = texts.load(options.data)
     if options.smoke:
         corpus = corpus._replace(train=corpus.train[:4000], dev=corpus.dev[:500])
@@ -118,7 +129,9 @@ def train(options: LanguageModel) -> None:
         rule = f"must have more tokens than --context, {options.fit.context}"
         raise UserError(f"what the text leaves to train on {rule}. Got {len(tokens)}.")
     passages = measures.passages_of(vocabulary, corpus.dev, options.fit.context)
-    output = start(NAME, options, options.output, resume=options.resume)
+    data = {"vocabulary": vocabulary.checksum, "training text": zlib.crc32(tokens.tobytes())}
+    data["held-out text"] = zlib.crc32(corpus.dev.encode())
+    output = start(NAME, options, options.output, resume=options.resume, checksums=data)
     (output.directory / EVALUATION).unlink(missing_ok=True)  # of an earlier model
     vocabulary.save(output.directory / "vocabulary.json")
     print(
@@ -205,29 +218,30 @@ def report(
     curve = figures.learning(output.directory) if trained else None
     if curve is not None:
         output.write_figure("learning_curve", curve)
-    print(f"results in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()
 
 
 def restored(options: LanguageModel) -> tuple[Any, Any, dict[str, Any], Run]:
     """Return a trained model, its vocabulary, its options and its directory."""
-    from attn_jax import text
     from attn_jax.training import load
 
-    directory = options.output.output_dir / NAME / checked_name(options.output.name)
-    if not (directory / "config.json").exists():
-        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
-    before = json.loads((directory / "config.json").read_text("utf-8"))["options"]
-    if before["compare"]:
+    directory = run_directory(options)
+    config = read_config(directory)
+    before = config["options"]
+    if before.get("compare"):
         raise UserError(f"{directory} holds a comparison. Train one model under another --name.")
-    try:
-        vocabulary = text.Vocabulary.load(directory / "vocabulary.json")
+    trained = config["checksums"].get("vocabulary")
+    vocabulary = vocabularies.load(directory / "vocabulary.json", trained)
+    with as_user_errors(ValueError, TypeError, KeyError):  # another version has other options
         fit = FitOptions(**before["fit"])
         model = lm.build(TransformerOptions(**before["model"]), len(vocabulary), fit)
         model = load(model, directory / "training")
-    except ValueError as error:
-        raise UserError(str(error)) from error
     return model, vocabulary, before, Run(directory)
+
+
+def run_directory(options: LanguageModel) -> Path:
+    """Return the directory of the run that is asked for."""
+    return options.output.output_dir / NAME / checked_name(options.output.name)
 
 
 def evaluate(options: LanguageModel) -> None:

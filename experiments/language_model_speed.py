@@ -191,7 +191,7 @@ def decoding(sizes: Sizes) -> list[dict[str, Any]]:
         return nnx.merge(graphdef, state)(tokens)[:, -1].argmax(-1)
 
     for count in sizes.rows:
-        more = continued(graphdef, count, part)
+        more = continued(graphdef, part)
         cached = np.zeros((sizes.parts, 3))
         for turn in range(4):  # the first one compiles
             token = jnp.zeros(count, jnp.int32)
@@ -218,17 +218,15 @@ def decoding(sizes: Sizes) -> list[dict[str, Any]]:
     return rows
 
 
-def continued(graphdef: Any, rows: int, count: int) -> Callable:
+def continued(graphdef: Any, count: int) -> Callable:
     """Return what writes so many tokens more, the most probable ones."""
 
     def more(state, token, caches):
-        model = nnx.merge(graphdef, state)
-        prompt = jnp.zeros((rows, 1), jnp.int32)
-        advance, _ = model.begin(prompt, longest=1)
+        model = nnx.merge(graphdef, state).unrolled()
 
         def one(carry, _):
             token, caches = carry
-            logits, caches, _ = advance(token, caches)
+            logits, caches, _ = model.step(token, caches)
             return (logits.argmax(-1).astype(token.dtype), caches), None
 
         return jax.lax.scan(one, (token, caches), length=count)[0]

@@ -18,7 +18,6 @@ evaluation/, beside the results of the training.
 
 import dataclasses
 import math
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +26,8 @@ from typing import Any, Literal
 import tyro
 
 from experiments import tables
-from experiments.errors import UserError
-from experiments.runs import Output, Run, checked_name, plain, require_same, start
+from experiments.errors import UserError, listed
+from experiments.runs import Output, Run, checked_name, compile_quickly, plain, require_same, start
 from experiments.translation import corpora, fits, lines, models, saved
 from experiments.translation.corpora import CorpusOptions
 from experiments.translation.fits import FitOptions
@@ -38,6 +37,14 @@ from experiments.translation.translator import SearchOptions, Translation, Trans
 
 NAME = "machine-translation"
 BLEU_TOKENIZE = "13a"
+ACTIONS_OF = {  # options that no other action would heed
+    "twin": ("train",),
+    "resume": ("train",),
+    "ensemble": ("train", "evaluate", "translate"),
+    "backward": ("train", "evaluate"),
+    "alignments": ("translate",),
+    "plot": ("translate",),
+}
 
 
 @dataclass(frozen=True)
@@ -83,15 +90,15 @@ class MachineTranslation:
     def __post_init__(self):
         if self.average < 1:
             raise UserError(f"--average must be at least 1. Got {self.average}.")
-        for name in ("alignments", "plot"):
-            if getattr(self, name) is not None and self.action != "translate":
-                raise UserError(f"--{name} is for translate, not for {self.action}.")
+        for name, actions in ACTIONS_OF.items():
+            if getattr(self, name) and self.action not in actions:
+                raise UserError(f"--{name} is for {listed(actions)}, not for {self.action}.")
 
 
 def run(options: MachineTranslation) -> None:
     """Train, evaluate or translate."""
-    if options.smoke:  # nearly all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         options = tiny(options)
     actions = {"train": train, "evaluate": evaluate, "translate": translate, "speed": speed}
     actions[options.action](options)
@@ -99,9 +106,10 @@ def run(options: MachineTranslation) -> None:
 
 def tiny(options: MachineTranslation) -> MachineTranslation:
     """Return the options of a run that takes seconds."""
+    small = {"embedding": 16, "features": 4 * options.model.heads, "dropout": 0.1}
     return dataclasses.replace(
         options,
-        model=dataclasses.replace(options.model, embedding=16, features=16, dropout=0.1),
+        model=dataclasses.replace(options.model, **small),
         fit=dataclasses.replace(
             options.fit,
             steps=min(options.fit.steps, 20),
@@ -132,6 +140,8 @@ def train(options: MachineTranslation) -> None:
     if options.twin:
         chosen[saved.TWIN] = models.twin(options.model, *sizes)
     names = {directory: described(each, sizes) for directory, each in chosen.items()}
+    require_checkpoints(options)
+    companions(options, vocabularies)
     # All that can be refused is refused by now: from here on an earlier run of the name is gone.
     checksums = saved.checksums(*vocabularies, batches)
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
@@ -189,15 +199,12 @@ def report(
     from experiments.translation import evaluation, figures
 
     name = evaluation.ATTENTION if loaded.attends else evaluation.TWIN
-    systems = {name: [each.model for each in (loaded, *others(options, loaded))]}
+    voters, backward = companions(options, loaded.vocabularies)
+    systems = {name: [each.model for each in (loaded, *voters)]}
     if loaded.attends and (twin := saved.load_twin(loaded, average=options.average)):
         systems[evaluation.TWIN] = [twin]
     tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
     scoring = Scoring(loaded.target, tokenize)
-    backward = None
-    if options.backward is not None:
-        backward = saved.load(run_directory(options, options.backward), average=options.average)
-        saved.require_opposite(loaded, backward, options.backward)
     judged = evaluation.judge(systems, loaded, corpus, options.search, scoring, backward)
     output.update_metrics(judged.metrics)
     columns = {"source": judged.lines.source, "reference": judged.lines.target}
@@ -209,18 +216,30 @@ def report(
         output.write_figure(drawn, figure)
     if output.directory == loaded.directory and (curve := figures.learning(loaded.directory)):
         output.write_figure("learning_curve", curve)
-    print(f"results in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()
 
 
-def others(options: MachineTranslation, first: saved.Saved) -> list[saved.Saved]:
-    """Return the runs that vote beside the first one."""
-    voters = []
+def companions(
+    options: MachineTranslation, vocabularies: tuple[Any, Any]
+) -> tuple[list[saved.Saved], saved.Saved | None]:
+    """Return the runs that vote beside the first one, and that of the other direction."""
+    voters, backward = [], None
     for name in options.ensemble:
-        loaded = saved.load(run_directory(options, name), average=options.average)
-        saved.require_same_vocabulary(first, loaded, name)
-        voters.append(loaded)
-    return voters
+        voters.append(saved.load(run_directory(options, name), average=options.average))
+        saved.require_same_vocabulary(vocabularies, voters[-1], name)
+    if options.backward is not None:
+        backward = saved.load(run_directory(options, options.backward), average=options.average)
+        saved.require_opposite(vocabularies, backward, options.backward)
+    return voters, backward
+
+
+def require_checkpoints(options: MachineTranslation) -> None:
+    """Refuse to average more checkpoints than the training will leave."""
+    fit = options.fit
+    made = min(fit.keep, -(-fit.steps // fit.evaluate_every))
+    if options.average > made:
+        rule = f"must be at most {made}, the checkpoints that --keep and --evaluate-every leave"
+        raise UserError(f"--average {rule}. Got {options.average}.")
 
 
 def run_directory(options: MachineTranslation, name: str) -> Path:
@@ -236,8 +255,8 @@ def speed(options: MachineTranslation) -> None:
     vocabularies = corpora.vocabularies(corpus, options.corpus)
     pairs = corpora.encoded(corpus.train, *vocabularies)
     batches = fits.batches(pairs, options.fit, max_length=options.corpus.max_length)
-    rows = speed.compare(options.model, options.fit, corpus, vocabularies, batches)
     output = start(f"{NAME}-speed", options, options.output)
+    rows = speed.compare(options.model, options.fit, corpus, vocabularies, batches)
     output.write_metrics({"rows": rows})
     tables.print_table(rows)
 
@@ -251,7 +270,7 @@ def translate(options: MachineTranslation) -> None:
 
     links, plot = asked.writable(options.alignments, asked.ALIGNMENTS), asked.picture(options.plot)
     loaded = saved.load(run_directory(options, options.output.name), average=options.average)
-    voters = [loaded, *others(options, loaded)]
+    voters = [loaded, *companions(options, loaded.vocabularies)[0]]
     aligned = links is not None or plot is not None
     if aligned and not any(each.attends for each in voters):
         raise UserError("--alignments and --plot need a model with attention. Got --score none.")

@@ -72,6 +72,11 @@ class Run:
         path = self.directory / "figures" / f"{name}.png"
         return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
 
+    def say_where(self) -> None:
+        """Print where everything is."""
+        print(f"\nresults in  {self.directory}/")
+        print(f"pictures in {self.directory / 'figures'}/")
+
     def clear_figures(self, pattern: str = "*") -> None:
         """Make figures/ if there is none, and take earlier pictures of these names out of it."""
         figures = self.directory / "figures"
@@ -132,6 +137,18 @@ def require_same(
             raise UserError(f"--resume needs the {what} of the earlier run. Changed: {names}.")
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return what a run was started with: its options, and checksums of what it was trained on."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
+    config = read_json(path)
+    for name in ("options", "checksums"):
+        if not isinstance(config.get(name), dict):
+            raise UserError(f"{path} is damaged, or another version's: it holds no {name}.")
+    return config
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a run."""
     try:
@@ -151,6 +168,11 @@ def checked_name(name: str) -> str:
             f"digit (no path: --output-dir is for that). Got {name!r}."
         )
     return name
+
+
+def compile_quickly() -> None:
+    """Leave LLVM's optimizer off, before JAX starts: a tiny run's time is nearly all compiling."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def environment() -> dict[str, Any]:

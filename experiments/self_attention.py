@@ -11,7 +11,6 @@ training step against the length). About three minutes on two cores, the steps a
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +19,7 @@ import numpy as np
 
 from experiments import tables
 from experiments.errors import UserError
-from experiments.runs import Output, Run, start
+from experiments.runs import Output, Run, compile_quickly, start
 
 NAME = "self-attention"
 MOST_WORDS = 32
@@ -92,8 +91,8 @@ class SelfAttention:
 
 def run(options: SelfAttention) -> None:
     """Take the steps, measure the claims, draw."""
-    if options.smoke:  # nearly all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         how = dataclasses.replace(
             options.how,
             lengths=(3, 5),
@@ -112,8 +111,7 @@ def run(options: SelfAttention) -> None:
             print()
             metrics[claim] = measured[claim](options.how, output)
     output.write_metrics(metrics)
-    print(f"\nresults in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()
 
 
 # The six steps

@@ -20,8 +20,10 @@ from flax import nnx
 
 from attn_jax import metrics
 from attn_jax.nn import GRU, LSTM, Embedding, Stack
-from attn_jax.training import Batches, fit
-from experiments.runs import to_json, write
+from attn_jax.training import Batches, NonFiniteLoss, fit
+from experiments.errors import as_user_errors
+from experiments.rates import warmup_cosine
+from experiments.runs import read_json, to_json, write
 
 SELF_ATTENTION = "self-attention"
 CELLS = {"GRU": GRU, "LSTM": LSTM}
@@ -104,7 +106,7 @@ def each(options: Any, directory: Path) -> Iterator[dict[str, Any]]:
         for name in MODELS:
             path = directory / f"{name}-{distance}.json".lower()
             if path.exists():
-                yield json.loads(path.read_text("utf-8"))
+                yield read_json(path)
                 continue
             numbers = recalled(name, distance, options)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,17 +125,18 @@ def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
             (TEST, options.seed + 1),
         )
     )
-    trained = fit(
-        untrained,
-        loss,
-        Batches(train, batch_size=options.batch_size, shuffle=False),
-        steps=options.steps,
-        optimizer=optimizer(options),
-        clip_norm=1.0,
-        seed=options.seed,
-        log_every=max(options.steps // 20, 1),
-        progress=False,
-    )
+    with as_user_errors(NonFiniteLoss):
+        trained = fit(
+            untrained,
+            loss,
+            Batches(train, batch_size=options.batch_size, shuffle=False),
+            steps=options.steps,
+            optimizer=optimizer(options),
+            clip_norm=1.0,
+            seed=options.seed,
+            log_every=max(options.steps // 20, 1),
+            progress=False,
+        )
     if trained.stopped == "interrupted":
         raise KeyboardInterrupt
     return {
@@ -165,11 +168,7 @@ def built(name: str, options: Any) -> Recall:
 def optimizer(options: Any) -> optax.GradientTransformation:
     """Return Adam; its rate rises over a tenth of the steps and falls along a cosine."""
     warmup, peak = max(options.steps // 10, 1), options.learning_rate
-    return optax.adam(
-        optax.warmup_cosine_decay_schedule(
-            0.0, peak, warmup, max(options.steps, warmup + 1), peak / 20
-        )
-    )
+    return optax.adam(warmup_cosine(peak, options.steps, warmup=warmup, end=0.05))
 
 
 def accuracy(model: Recall, tokens: np.ndarray) -> float:

@@ -14,7 +14,6 @@ minute: perplexity 1.00 and 100 BLEU on dev, 99.6 to 100 on test.
 """
 
 import dataclasses
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,7 @@ import tyro
 from experiments import sequence_tasks_results as results
 from experiments import sequences, tables
 from experiments.errors import UserError
-from experiments.runs import Output, Run, checked_name, require_same, start
+from experiments.runs import Output, Run, checked_name, compile_quickly, require_same, start
 from experiments.sequences import TASKS, TaskName
 from experiments.translation import fits, models, saved
 from experiments.translation.models import ModelOptions
@@ -97,8 +96,8 @@ class SequenceTasks:
 
 def run(options: SequenceTasks) -> None:
     """Train or evaluate."""
-    if options.smoke:  # nearly all of its time is compiling
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if options.smoke:
+        compile_quickly()
         options = tiny(options)
     {"train": train, "evaluate": evaluate}[options.action](options)
 
@@ -108,7 +107,7 @@ def tiny(options: SequenceTasks) -> SequenceTasks:
     fit = dataclasses.replace(
         options.fit, steps=options.fit.steps or 20, batch_size=16, evaluate_every=10, buckets=1
     )
-    model = dataclasses.replace(options.model, embedding=8, features=8)
+    model = dataclasses.replace(options.model, embedding=8, features=2 * options.model.heads)
     return dataclasses.replace(options, fit=fit, model=model)
 
 
@@ -184,5 +183,4 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
     first = found[next(iter(systems)), "test"]
     for name, figure in figures.draw(output.directory, loaded, data.test, first, lengths, task):
         output.write_figure(name, figure)
-    print(f"results in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import jax
 import numpy as np
@@ -60,6 +61,39 @@ def test_training_writes_what_it_promises(trained):
     assert 3 < row["bits_per_character"] < 8
     assert np.shape(row["entropy"]) == (2, 2)
     assert figures_of(trained) >= FIGURES
+
+
+def test_another_text_is_not_resumed(tmp_path, capsys):
+    """A model of other characters, as many of them, would be read with this alphabet."""
+    file = tmp_path / "text"
+    file.write_text("abba cab\n" * 40)
+    options = ("train", "--smoke", "--text", file, "--steps", 2)
+    assert main(tmp_path, *options) == 0
+    before = rows_of(tmp_path)
+    file.write_text("xyyx zxy\n" * 40)
+    assert main(tmp_path, *options, "--resume") == 2
+    assert "Changed: vocabulary, held-out text." in capsys.readouterr().err
+    assert rows_of(tmp_path) == before
+    vocabulary = tmp_path / "language-model" / "default" / "vocabulary.json"
+    vocabulary.write_text(vocabulary.read_text().replace('"a"', '"q"'))
+    assert main(tmp_path, "evaluate", "--smoke") == 2
+    assert "vocabulary.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{", "config.json cannot be read"),
+        (lambda text: text.replace("checksums", "sums"), "holds no checksums"),
+        (lambda text: text.replace('"context"', '"contest"'), "unexpected keyword argument"),
+    ],
+)
+def test_a_damaged_config_is_named(trained, tmp_path, capsys, change, message):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "language-model" / "default" / "config.json"
+    config.write_text(change(config.read_text()))
+    assert main(tmp_path, "generate") == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", ["trained", "pieces"])

@@ -95,7 +95,7 @@ def test_other_lines_leave_the_results_of_the_training(trained, tmp_path, capsys
     said = capsys.readouterr()
     assert "in tokens" in said.out
     assert said.err.count("line 1 has 3 tokens, more than --max-source") == 1
-    assert said.err.count("cut to the first 2\n") == 1
+    assert said.err.count("cut to the first 2\n") == 2  # each line once
 
 
 def test_translate(trained, tmp_path, capsys, monkeypatch):
@@ -248,6 +248,12 @@ def test_a_model_without_attention_has_no_alignments(trained, tmp_path, capsys, 
         (("--min-frequency", 9999), "lines must hold text that is frequent enough"),
         (("--batch-tokens", 1), "batch_tokens must give 1 to 200 rows"),
         (("--model", "transformer", "--normalizer", "softmax", "--score", "none"), "--score none"),
+        (("--ensemble", "other"), "other holds no run"),
+        (("--backward", "other"), "other holds no run"),
+        (("--backward", "default"), "--backward needs a run of the other direction"),
+        (("--ensemble", "default"), "--ensemble needs runs with the same vocabularies"),
+        (("--average", 3), "--average must be at most 2, the checkpoints that"),
+        (("--resume",), "--resume needs the options of the earlier run"),
     ],
 )
 def test_an_earlier_run_outlives_what_is_refused(trained, capsys, options, message):
@@ -268,6 +274,9 @@ def test_an_earlier_run_outlives_what_is_refused(trained, capsys, options, messa
         (("train", "--train-source", "nowhere"), "go together. Missing: --train-target"),
         (("evaluate", "--average", 99), "be at most 2, the checkpoints that"),
         (("translate", "--ensemble", "other"), "holds no run"),
+        (("translate", "--twin"), "--twin is for train, not for translate."),
+        (("evaluate", "--resume"), "--resume is for train, not for evaluate."),
+        (("translate", "--backward", "other"), "--backward is for train, evaluate"),
         (("translate", "--plot", "it.doc"), "--plot needs a suffix of"),
         (("translate", "--alignments", "/none/it"), "in a directory that exists. Got /none/it."),
     ],

@@ -12,7 +12,7 @@ from experiments.benchmark.measure import Contest, measure
 from experiments.benchmark.options import Benchmark
 from experiments.benchmark.programs import Framework
 from experiments.benchmark.rows import TIMED, Journal, Row, require_same
-from experiments.runs import Run, start
+from experiments.runs import Run, compile_quickly, start
 
 OURS = "attn_jax"
 BUSY = 0.5  # processes that wanted to run in the last minute, on average
@@ -55,7 +55,7 @@ def run(options: Benchmark) -> None:
 
 def smaller(options: Benchmark) -> Benchmark:
     """Return the options of a run of seconds: tiny shapes, little time; LLVM optimizes nothing."""
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    compile_quickly()
     default = options.shapes == Benchmark.shapes
     return replace(
         options,
@@ -157,8 +157,7 @@ def conclude(output: Run, header: Mapping[str, Any], journal: Journal) -> None:
     report.print_report(rows)
     for name, figure in figures.draw(rows, header):
         output.write_figure(name, figure)
-    print(f"\nresults in  {output.directory}/")
-    print(f"pictures in {output.directory / 'figures'}/")
+    output.say_where()
 
 
 def broken_by_us(row: Row) -> bool:

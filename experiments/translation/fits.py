@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError, as_user_errors
+from experiments.rates import warmup_cosine
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
 
@@ -139,16 +140,8 @@ def train(
 
 def rates(options: FitOptions) -> Callable[[Any], Any]:
     """Return step -> learning rate: a warm-up of a quarter at most, then along a cosine."""
-    import optax
-
     warmup = min(options.warmup, options.steps // 4)
-    return optax.warmup_cosine_decay_schedule(
-        0.0 if warmup else options.learning_rate,
-        options.learning_rate,
-        warmup,
-        max(options.steps, warmup + 1),
-        options.learning_rate / 100,
-    )
+    return warmup_cosine(options.learning_rate, options.steps, warmup=warmup, end=0.01)
 
 
 def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, float]]:
@@ -174,11 +167,10 @@ def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, flo
             total += float(loss) * count
             right += float(numbers["accuracy"]) * count
             tokens += count
-        loss = total / max(tokens, 1)
         return {
-            "dev_loss": loss,
+            "dev_loss": total / tokens,
             "dev_perplexity": float(metrics.perplexity(total, tokens)),
-            "dev_accuracy": right / max(tokens, 1),
+            "dev_accuracy": right / tokens,
         }
 
     return evaluate

@@ -9,8 +9,8 @@ training/                  checkpoints, metrics.jsonl; under twin/ those of the 
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments import runs, vocabularies
 from experiments.errors import UserError, as_user_errors
-from experiments.runs import read_json
 from experiments.translation.models import ModelOptions, build, twin
 
 SIDES = ("source", "target")
@@ -30,6 +30,11 @@ class Saved(NamedTuple):
     def model_options(self) -> ModelOptions:
         """The options that the model was built with."""
         return model_options(self.options)
+
+    @property
+    def vocabularies(self) -> tuple[Any, Any]:
+        """Source and target."""
+        return self.source, self.target
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -85,13 +90,7 @@ def load_twin(loaded: Saved, *, average: int = 1) -> Any | None:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """Return what a run was started with."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
-    config = read_json(path)
-    for name in ("options", "checksums"):
-        if not isinstance(config.get(name), dict):
-            raise UserError(f"{path} is damaged, or another version's: it holds no {name}.")
+    config = runs.read_config(directory)
     model_options(config["options"])
     return config
 
@@ -104,16 +103,8 @@ def model_options(options: dict[str, Any]) -> ModelOptions:
 
 def _vocabulary(directory: Path, side: str, config: dict[str, Any]) -> Any:
     """Return a side's vocabulary, which has to be the one that was trained with."""
-    from attn_jax import text
-
-    path = vocabulary_file(directory, side)
-    with as_user_errors(ValueError):
-        vocabulary = text.Vocabulary.load(path)
     trained = config["checksums"].get(f"{side} vocabulary")
-    if vocabulary.checksum != trained:
-        found = f"{trained}. Got {vocabulary.checksum}"
-        raise UserError(f"{path} must be what the model was trained with, of checksum {found}.")
-    return vocabulary
+    return vocabularies.load(vocabulary_file(directory, side), trained)
 
 
 def _with_parameters(model: Any, training: Path, average: int) -> Any:
@@ -126,17 +117,17 @@ def _with_parameters(model: Any, training: Path, average: int) -> Any:
         return load_checkpoint(model, training)
 
 
-def require_same_vocabulary(first: Saved, other: Saved, name: str) -> None:
-    """Refuse models that would vote on tokens of different meaning."""
-    for side in SIDES:
-        if getattr(first, side).checksum != getattr(other, side).checksum:
+def require_same_vocabulary(first: tuple[Any, Any], other: Saved, name: str) -> None:
+    """Refuse a run that would vote on tokens of different meaning."""
+    for side, vocabulary in zip(SIDES, first, strict=True):
+        if vocabulary.checksum != getattr(other, side).checksum:
             what = f"The {side} vocabulary of {name} is another"
             raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
 
 
-def require_opposite(first: Saved, other: Saved, name: str) -> None:
-    """Refuse a model that does not translate back, token by token, what the first translates."""
+def require_opposite(first: tuple[Any, Any], other: Saved, name: str) -> None:
+    """Refuse a run that does not translate back, token by token, what the first translates."""
     back = [other.target.checksum, other.source.checksum]
-    if [getattr(first, side).checksum for side in SIDES] != back or not other.attends:
+    if [vocabulary.checksum for vocabulary in first] != back or not other.attends:
         what = f"{name} has other vocabularies, the same direction or no attention"
         raise UserError(f"--backward needs a run of the other direction of this one's. {what}.")
