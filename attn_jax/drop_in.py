@@ -90,8 +90,8 @@ def dot_product_attention(
         implementation=chosen.implementation,
         block_size=chosen.block_size,
     )
-    arrays = query, key, value, bias, mask
-    return over_heads(head, *arrays, lengths, structure, at_a_time=chosen.at_a_time)
+    where = {"bias": bias, "mask": mask, "lengths": lengths, "structure": structure}
+    return over_heads(head, query, key, value, **where, at_a_time=chosen.at_a_time)
 
 
 def flax_attention_fn(

@@ -23,13 +23,22 @@ from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.streaming import size_for_heads
 
 
+class Part(NamedTuple):
+    """An array of which each head takes its part: its examples' or its own, if they have one."""
+
+    array: Array
+    examples: bool
+    heads: bool
+
+
 def over_heads(
     head: Callable[..., Any],
     query: Num[Array, "*B T N H"],
     key: Num[Array, "*B S K H"],
     value: Num[Array, "*B S K E"],
-    bias: Num[ArrayLike, "..."] | None,
-    mask: Bool[ArrayLike, "..."] | None,
+    *,
+    bias: Num[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
     lengths: tuple[Any, Any] = (None, None),
     structure: Sequence[masks.MaskFunction] = (),
     score_mod: ScoreMod | None = None,
@@ -40,9 +49,9 @@ def over_heads(
 ) -> Any:
     """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
 
-    `rngs` is one PRNG key that all heads share, or an array of them [B, N]. `own_slots` is a pytree
-    of arrays [N, …]: each head gets its part as the keyword `own`. `at_a_time` is how many heads a
-    loop computes in one turn; 0 is vmap over all of them.
+    `lengths` are those of queries and keys [B]. `rngs` is one PRNG key that all heads share, or an
+    array of them [B, N]. `own_slots` is a pytree of arrays [N, …]: each head gets its part as the
+    keyword `own`. `at_a_time` is how many heads a loop computes in one turn; 0 is vmap over all.
     """
     require_layout(query, key, value)
     batched = query.ndim == 4
@@ -50,75 +59,29 @@ def over_heads(
         query, key, value = query[None], key[None], value[None]
     b, t, n, h = query.shape
     s, k = key.shape[1:3]
-    if bias is not None:
-        bias = jnp.asarray(bias)
-        boolean = bias.dtype == bool
-        require(not boolean, "bias", "hold numbers (mask takes True = may attend)", bias)
-        real = not jnp.issubdtype(bias.dtype, jnp.complexfloating)
-        require(real, "bias", "hold real numbers", bias)
-    if mask is not None:
-        mask = jnp.asarray(mask)
-        require(mask.dtype == bool, "mask", "be boolean (bias adds numbers to scores)", mask)
-    arrays = {
-        "bias": _aligned(bias, (b, n, t, s), batched, "bias"),
-        "mask": _aligned(mask, (b, n, t, s), batched, "mask"),
+    pairs = {"shape": (b, n, t, s), "key_heads": k, "batched": batched}
+    leaves, form = jax.tree.flatten(own_slots)
+    parts = {
+        "bias": _of_pairs(_numbers(bias), "bias", **pairs),
+        "mask": _of_pairs(_booleans(mask), "mask", **pairs),
         "query_length": _lengths(lengths[0], b, batched, "query_seq_lengths"),
         "key_length": _lengths(lengths[1], b, batched, "key_value_seq_lengths"),
-        "rng": rngs,
+        "rng": _rngs(rngs, b, n, k),
+        **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(leaves)},
     }
-    leaves, form = jax.tree.flatten(own_slots)
-    arrays |= {f"own {number}": leaf for number, leaf in enumerate(leaves)}
+    parts = {name: part for name, part in parts.items() if part is not None}
 
     def one_head(query, key, value, arrays):
-        allowed = list(structure)
-        if arrays["query_length"] is not None or arrays["key_length"] is not None:
-            key_length = s if arrays["key_length"] is None else arrays["key_length"]
-            allowed.append(masks.Padding(key_length, arrays["query_length"]))
-        if arrays["mask"] is not None:
-            allowed.append(masks.Dense(arrays["mask"]))
-        mods = [] if arrays["bias"] is None else [Bias(arrays["bias"])]
-        mods += [] if score_mod is None else [score_mod]
-        slots = {"score_mod": chain(*mods) if mods else None}
-        slots["mask"] = functools.reduce(_both, allowed) if allowed else None
-        if arrays["rng"] is not None:
-            slots["dropout"] = Dropout(dropout_rate, arrays["rng"])
+        slots = _slots(arrays, s, structure, score_mod, dropout_rate)
         if own_slots is not None:
-            parts = [arrays[f"own {number}"] for number in range(len(leaves))]
-            slots["own"] = jax.tree.unflatten(form, parts)
+            own = [arrays[f"own {i}"] for i in range(len(leaves))]
+            slots["own"] = jax.tree.unflatten(form, own)
         return head(query, key, value, **slots)
 
-    # arrays keep the axes that they have for themselves: batch, key head, head in the group
-    own = dict.fromkeys(arrays, (False, False))
-    for name in ("bias", "mask"):
-        if arrays[name] is not None:
-            own[name] = (arrays[name].shape[0] != 1, arrays[name].shape[1] != 1)
-            arrays[name] = _split_heads(arrays[name], own[name], k)
-    for name in ("query_length", "key_length"):
-        own[name] = (arrays[name] is not None, False)
-    if rngs is not None and rngs.shape[:2] == (b, n):
-        own["rng"] = (True, True)
-        arrays["rng"] = rngs.reshape(b, k, n // k, *rngs.shape[2:])
-
-    for number, leaf in enumerate(leaves):
-        own[f"own {number}"] = (False, True)
-        arrays[f"own {number}"] = leaf.reshape(k, n // k, *leaf.shape[1:])
-
-    by_head = {name: 0 if heads else None for name, (_, heads) in own.items()}
-    by_example = {name: 0 if batch else None for name, (batch, _) in own.items()}
-
-    def over(count, function, in_axes, turn):  # an axis of one slows XLA's products down on CPUs
-        loop = functools.partial(_loop, turn=turn)
-        return (loop if at_a_time or count == 1 else jax.vmap)(function, in_axes=in_axes)
-
-    turns = [1, 1, 1]  # the innermost axis that is one takes several in a turn, if that divides it
-    level = next((level for level, count in enumerate((n // k, k, b)) if count > 1), 0)
-    if at_a_time and (n // k, k, b)[level] % at_a_time == 0:
-        turns[level] = at_a_time
-    group = over(n // k, one_head, (0, None, None, by_head), turns[0])
-    heads = over(k, group, (0, 0, 0, by_head), turns[1])
-    examples = over(b, heads, (0, 0, 0, by_example), turns[2])
+    every_head = _nested(one_head, (n // k, k, b), parts, at_a_time)
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
-    results = examples(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
+    arrays = {name: part.array for name, part in parts.items()}
+    results = every_head(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
 
     def whole(result):  # [B, K, G, T, …]
         result = jnp.moveaxis(result, 3, 1)
@@ -126,6 +89,50 @@ def over_heads(
         return result if batched else result[0]
 
     return jax.tree.map(whole, results)
+
+
+def _slots(
+    arrays: dict[str, Array],
+    keys: int,
+    structure: Sequence[masks.MaskFunction],
+    score_mod: ScoreMod | None,
+    dropout_rate: float,
+) -> dict[str, Any]:
+    """The slots of one head, of its parts of the arrays."""
+    allowed = list(structure)
+    if {"query_length", "key_length"} & arrays.keys():
+        key_length = arrays.get("key_length", keys)
+        allowed.append(masks.Padding(key_length, arrays.get("query_length")))
+    if "mask" in arrays:
+        allowed.append(masks.Dense(arrays["mask"]))
+    mods = [Bias(arrays["bias"])] if "bias" in arrays else []
+    mods += [] if score_mod is None else [score_mod]
+    slots = {"score_mod": chain(*mods) if mods else None}
+    slots["mask"] = functools.reduce(_both, allowed) if allowed else None
+    if "rng" in arrays:
+        slots["dropout"] = Dropout(dropout_rate, arrays["rng"])
+    return slots
+
+
+def _nested(
+    function: Callable, counts: tuple[int, int, int], parts: dict[str, Part], at_a_time: int
+) -> Callable:
+    """A function of one head over heads of a group, key heads and examples: vmapped, or in loops.
+
+    The innermost axis that is not one takes `at_a_time` in each turn of its loop, if that divides
+    it.
+    """
+    by_head = {name: 0 if part.heads else None for name, part in parts.items()}
+    by_example = {name: 0 if part.examples else None for name, part in parts.items()}
+    axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
+    innermost = next((level for level, count in enumerate(counts) if count > 1), 0)
+    for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):
+        divides = level == innermost and at_a_time and count % at_a_time == 0
+        if at_a_time or count == 1:  # vmap over an axis of one slows XLA's products down on CPUs
+            function = _loop(function, in_axes, turn=at_a_time if divides else 1)
+        else:
+            function = jax.vmap(function, in_axes=in_axes)
+    return function
 
 
 class Choice(NamedTuple):
@@ -161,21 +168,20 @@ def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Ar
 
 
 def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
-    """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays or Nones.
+    """jax.vmap as a loop, for a function of arrays and, last, a dict of arrays; axes: 0 or None.
 
-    Axes are 0 or None. Each turn of the loop makes so many calls, side by side.
+    Each turn of the loop makes so many calls, side by side.
     """
     *axes, by_name = in_axes
 
     def mapped(*arguments):
         *arrays, named = arguments
-        named = {name: each for name, each in named.items() if each is not None}
         every = [*arrays, *named.values()]
         moves = [axis == 0 for axis in [*axes, *(by_name[name] for name in named)]]
 
         def one(here):
             own = [each if at is None else at for each, at in zip(every, here, strict=True)]
-            rest = dict.fromkeys(by_name) | dict(zip(named, own[len(arrays) :], strict=True))
+            rest = dict(zip(named, own[len(arrays) :], strict=True))
             return function(*own[: len(arrays)], rest)
 
         moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
@@ -228,10 +234,33 @@ def require_layout(query: Array, key: Array, value: Array) -> None:
     require(k > 0 and n % k == 0, "query heads", f"be a multiple of the {k} key heads", shapes)
 
 
-def _aligned(
-    array: Array | None, shape: tuple[int, int, int, int], batched: bool, name: str
-) -> Array | None:
-    """The array as [B or 1, N or 1, T, S], by the module's broadcasting rule."""
+def _numbers(bias: ArrayLike | None) -> Array | None:
+    if bias is None:
+        return None
+    bias = jnp.asarray(bias)
+    require(bias.dtype != bool, "bias", "hold numbers (mask takes True = may attend)", bias)
+    real = not jnp.issubdtype(bias.dtype, jnp.complexfloating)
+    require(real, "bias", "hold real numbers", bias)
+    return bias
+
+
+def _booleans(mask: ArrayLike | None) -> Array | None:
+    if mask is None:
+        return None
+    mask = jnp.asarray(mask)
+    require(mask.dtype == bool, "mask", "be boolean (bias adds numbers to scores)", mask)
+    return mask
+
+
+def _of_pairs(
+    array: Array | None,
+    name: str,
+    *,
+    shape: tuple[int, int, int, int],
+    key_heads: int,
+    batched: bool,
+) -> Part | None:
+    """An array that broadcasts to [B, N, T, S] as [B, K, G, T, S], less the axes that it shares."""
     if array is None:
         return None
     fits = 1 <= array.ndim <= 4 and all(
@@ -241,18 +270,28 @@ def _aligned(
     letters = "[B, N, T, S]" if batched else "[N, T, S]"
     require(fits, name, f"align from the right with {letters} = {list(axes)}", array)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    return jnp.broadcast_to(array, array.shape[:2] + shape[2:])
-
-
-def _split_heads(array: Array, own: tuple[bool, bool], key_heads: int) -> Array:
-    """[B or 1, N or 1, T, S] as [B, K, G, T, S] without the axes that it shares."""
-    batch, heads = own
-    split = (array.shape[0], key_heads, array.shape[1] // key_heads, *array.shape[2:])
+    examples, heads = array.shape[0] != 1, array.shape[1] != 1
+    array = jnp.broadcast_to(array, array.shape[:2] + shape[2:])
+    split = (array.shape[0], key_heads, array.shape[1] // key_heads, *shape[2:])
     array = array.reshape(split) if heads else array[:, 0]
-    return array if batch else array[0]
+    return Part(array if examples else array[0], examples, heads)
 
 
-def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Array | None:
+def _of_heads(array: Array, key_heads: int) -> Part:
+    split = key_heads, array.shape[0] // key_heads
+    return Part(array.reshape(*split, *array.shape[1:]), examples=False, heads=True)
+
+
+def _rngs(rngs: Array | None, batch: int, heads: int, key_heads: int) -> Part | None:
+    if rngs is None:
+        return None
+    if rngs.shape[:2] != (batch, heads):
+        return Part(rngs, examples=False, heads=False)
+    split = batch, key_heads, heads // key_heads
+    return Part(rngs.reshape(*split, *rngs.shape[2:]), examples=True, heads=True)
+
+
+def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Part | None:
     if lengths is None:
         return None
     lengths = jnp.asarray(lengths)
@@ -261,4 +300,4 @@ def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Array | None
     rule = f"be integers, one for each of the {batch} examples"
     require(whole and fits, name, rule, lengths)
     require(all_hold(lengths, lambda v: v >= 0), name, "not be negative", lengths)
-    return lengths.reshape(batch)
+    return Part(lengths.reshape(batch), examples=True, heads=False)

@@ -7,6 +7,7 @@ that `--help` answers at once.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: what is done is kept", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except SystemExit as stop:  # tyro's, after --help (0) or an option that it refused (2)
         return stop.code if isinstance(stop.code, int) else 2
     return 0

@@ -24,6 +24,7 @@ import tyro
 from experiments import date_translation_comparison as comparison
 from experiments import date_translation_results as results
 from experiments import dates, tables
+from experiments.actions import require_heeded
 from experiments.date_translation_fits import Task, encoded, fitted
 from experiments.date_translation_results import ExactMatch
 from experiments.dates import FORMATS, DateOptions, Written
@@ -36,6 +37,12 @@ from experiments.translation.translator import SearchOptions, Translation, Trans
 
 NAME = "date-translation"
 CHUNK = 64  # lines translated together
+HEEDED = {
+    "language": ("translate",),
+    "dates": ("train", "evaluate"),
+    "compare_steps": ("train",),
+    "resume": ("train",),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,9 @@ class DateTranslation:
     """A tiny run that takes seconds: few dates in few languages, a small model, few steps."""
 
     def __post_init__(self):
+        require_heeded(self, HEEDED)
+        if self.action != "train" and not self.smoke and self.data != DateOptions():
+            raise UserError("languages and numbers of dates are those of the training.")
         if self.compare_steps < 0:
             raise UserError(f"--compare-steps must not be negative. Got {self.compare_steps}.")
         if self.text and self.action != "translate":
@@ -89,13 +99,16 @@ def run(options: DateTranslation) -> None:
 def tiny(options: DateTranslation) -> DateTranslation:
     """Return the options of a run that takes seconds."""
     languages = dates.chosen(options.data.languages)
+    compared = options.compare_steps
+    if options.action == "train":
+        compared = min(compared, 3)
     fit = {"steps": min(options.fit.steps, 4), "evaluate_every": 2, "batch_size": 16, "buckets": 1}
     return dataclasses.replace(
         options,
         data=DateOptions(languages[:3], examples=10, test_examples=2),
         model=dataclasses.replace(options.model, embedding=5, features=2 * options.model.heads),
         fit=dataclasses.replace(options.fit, **fit),
-        compare_steps=min(options.compare_steps, 3),
+        compare_steps=compared,
     )
 
 
@@ -175,7 +188,7 @@ def translated(
 ) -> list[Translation]:
     """Return the best translation of each date."""
     sources = dates.sources([(each.text, each.language) for each in written], vocabulary)
-    return [best for best, *_ in translator(sources)]
+    return [best for best, *_ in translator(cut(sources, translator.most_source))]
 
 
 def run_directory(options: DateTranslation) -> Path:

@@ -13,8 +13,8 @@ from experiments import dates
 from experiments.date_translation_comparison import Compared
 from experiments.date_translation_results import MOST_LANGUAGES
 from experiments.dates import Written
+from experiments.letters import SIGNS, readable, say_missing, visible
 from experiments.translation.figures import learning
-from experiments.translation.letters import SIGNS, readable, say_missing, visible
 from experiments.translation.translator import Translation
 
 ALIGNMENTS = 3

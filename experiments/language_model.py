@@ -26,6 +26,7 @@ from experiments import language_model_measures as measures
 from experiments import language_model_text as texts
 from experiments import language_model_training as lm
 from experiments import tables, vocabularies
+from experiments.actions import require_heeded
 from experiments.errors import UserError, as_user_errors
 from experiments.language_model_text import TextOptions
 from experiments.language_model_training import FitOptions, TransformerOptions
@@ -44,6 +45,13 @@ from experiments.runs import (
 NAME = "language-model"
 EVALUATION = "evaluation.json"
 SENTENCE = "The for statement is used to iterate over the elements of a sequence."
+HEEDED = {
+    "compare": ("train",),
+    "resume": ("train",),
+    "sentence": ("train", "evaluate"),
+    **dict.fromkeys(("prompt", "count", "temperature", "top_k", "top_p"), ("generate",)),
+}
+VARIED = ("normalizer", "positions", "window")
 COMPARED = {  # the normalizer, the positions, the window; all else is as the options say
     "softmax, rotary": ("softmax", "rotary", None),
     "softmax, ALiBi": ("softmax", "alibi", None),
@@ -85,6 +93,11 @@ class LanguageModel:
     """A tiny run that takes seconds."""
 
     def __post_init__(self):
+        require_heeded(self, HEEDED)
+        if self.compare and [getattr(self.model, name) for name in VARIED] != [
+            getattr(TransformerOptions(), name) for name in VARIED
+        ]:
+            raise UserError("--compare chooses --normalizer, --positions and --window itself.")
         if self.count < 1:
             raise UserError(f"--count must be at least 1. Got {self.count}.")
         if not 0 <= self.temperature < float("inf"):
@@ -112,7 +125,8 @@ def tiny(options: LanguageModel) -> LanguageModel:
         options.fit, steps=min(options.fit.steps, 6), context=32, batch_size=4, evaluate_every=3
     )
     model = dataclasses.replace(options.model, features=16, heads=2, layers=2)
-    return dataclasses.replace(options, fit=fit, model=model, count=min(options.count, 20))
+    count = min(options.count, 20) if options.action == "generate" else options.count
+    return dataclasses.replace(options, fit=fit, model=model, count=count)
 
 
 def train(options: LanguageModel) -> None:
@@ -154,9 +168,8 @@ def models_of(options: LanguageModel) -> dict[str, TransformerOptions]:
     """Return the models to train by their names: the one asked for, or those of the comparison."""
     if not options.compare:
         return {options.model.normalizer: options.model}
-    names = ("normalizer", "positions", "window")
     return {
-        name: dataclasses.replace(options.model, **dict(zip(names, chosen, strict=True)))
+        name: dataclasses.replace(options.model, **dict(zip(VARIED, chosen, strict=True)))
         for name, chosen in COMPARED.items()
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 from attn_jax import plots
 from experiments import language_model_measures as measures
 from experiments import language_model_text as texts
+from experiments.letters import label, say_missing
 
 MOST_TOKENS = 40  # of the sentence that is drawn
 
@@ -21,7 +22,9 @@ def of_sentence(model: Any, vocabulary: Any, sentence: str) -> Iterator[tuple[st
     if len(whole) > most:
         print(f"--sentence has {len(whole)} tokens: the first {most} are drawn")
     ids = whole[:most]
-    names = [vocabulary.token(i) for i in ids.tolist()]
+    tokens = [vocabulary.token(i) for i in ids.tolist()]
+    say_missing(tokens)
+    names = list(map(label, tokens))
     maps = measures.attention_maps(model, ids[None])
     for layer, heads in enumerate(np.asarray(maps[:, 0])):
         yield (

@@ -26,7 +26,8 @@ from typing import Any, Literal
 import tyro
 
 from experiments import tables
-from experiments.errors import UserError, listed
+from experiments.actions import require_heeded
+from experiments.errors import UserError
 from experiments.runs import Output, Run, checked_name, compile_quickly, plain, require_same, start
 from experiments.translation import corpora, fits, lines, models, saved
 from experiments.translation.corpora import CorpusOptions
@@ -37,11 +38,13 @@ from experiments.translation.translator import SearchOptions, Translation, Trans
 
 NAME = "machine-translation"
 BLEU_TOKENIZE = "13a"
-ACTIONS_OF = {  # options that no other action would heed
+HEEDED = {
     "twin": ("train",),
     "resume": ("train",),
+    "average": ("train", "evaluate", "translate"),
     "ensemble": ("train", "evaluate", "translate"),
     "backward": ("train", "evaluate"),
+    "bleu_tokenize": ("train", "evaluate"),
     "alignments": ("translate",),
     "plot": ("translate",),
 }
@@ -90,9 +93,7 @@ class MachineTranslation:
     def __post_init__(self):
         if self.average < 1:
             raise UserError(f"--average must be at least 1. Got {self.average}.")
-        for name, actions in ACTIONS_OF.items():
-            if getattr(self, name) and self.action not in actions:
-                raise UserError(f"--{name} is for {listed(actions)}, not for {self.action}.")
+        require_heeded(self, HEEDED)
 
 
 def run(options: MachineTranslation) -> None:
@@ -106,6 +107,8 @@ def run(options: MachineTranslation) -> None:
 
 def tiny(options: MachineTranslation) -> MachineTranslation:
     """Return the options of a run that takes seconds."""
+    beam = min(options.search.beam, 2)
+    search = {"beam": beam, "n_best": min(options.search.n_best, beam)}
     small = {"embedding": 16, "features": 4 * options.model.heads, "dropout": 0.1}
     return dataclasses.replace(
         options,
@@ -118,7 +121,7 @@ def tiny(options: MachineTranslation) -> MachineTranslation:
             buckets=2,
         ),
         corpus=dataclasses.replace(options.corpus, smoke=True),
-        search=dataclasses.replace(options.search, beam=2, n_best=min(options.search.n_best, 2)),
+        search=dataclasses.replace(options.search, **search),
     )
 
 
@@ -141,7 +144,7 @@ def train(options: MachineTranslation) -> None:
         chosen[saved.TWIN] = models.twin(options.model, *sizes)
     names = {directory: described(each, sizes) for directory, each in chosen.items()}
     require_checkpoints(options)
-    companions(options, vocabularies)
+    companions(options, vocabularies, corpus)
     # All that can be refused is refused by now: from here on an earlier run of the name is gone.
     checksums = saved.checksums(*vocabularies, batches)
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
@@ -178,7 +181,8 @@ def left_out(batches: Any, longest: int) -> str:
 def evaluate(options: MachineTranslation) -> None:
     """Evaluate a trained model on the test lines of its training, or on other ones.
 
-    What other lines say goes to evaluation/: metrics.json stays what the training reported.
+    What other lines say goes to evaluation/; on those of the training metrics.json says anew what
+    their translations are worth, and how they were made.
     """
     loaded = saved.load(run_directory(options, options.output.name), average=options.average)
     before = loaded.options["corpus"]
@@ -199,14 +203,15 @@ def report(
     from experiments.translation import evaluation, figures
 
     name = evaluation.ATTENTION if loaded.attends else evaluation.TWIN
-    voters, backward = companions(options, loaded.vocabularies)
+    voters, backward = companions(options, loaded.vocabularies, corpus)
     systems = {name: [each.model for each in (loaded, *voters)]}
     if loaded.attends and (twin := saved.load_twin(loaded, average=options.average)):
         systems[evaluation.TWIN] = [twin]
     tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
     scoring = Scoring(loaded.target, tokenize)
     judged = evaluation.judge(systems, loaded, corpus, options.search, scoring, backward)
-    output.update_metrics(judged.metrics)
+    how = {name: getattr(options, name) for name in ("average", "ensemble", "backward", "search")}
+    output.update_metrics(judged.metrics | {"how": how | {"bleu_tokenize": tokenize}})
     columns = {"source": judged.lines.source, "reference": judged.lines.target}
     output.write_predictions(columns | judged.texts)
     evaluation.show(judged)
@@ -220,10 +225,12 @@ def report(
 
 
 def companions(
-    options: MachineTranslation, vocabularies: tuple[Any, Any]
+    options: MachineTranslation, vocabularies: tuple[Any, Any], corpus: corpora.Corpus | None
 ) -> tuple[list[saved.Saved], saved.Saved | None]:
     """Return the runs that vote beside the first one, and that of the other direction."""
     voters, backward = [], None
+    if options.backward is not None and (corpus is None or corpus.gold is None):
+        raise UserError("--backward needs gold alignments: --data greek-english, or the other way.")
     for name in options.ensemble:
         voters.append(saved.load(run_directory(options, name), average=options.average))
         saved.require_same_vocabulary(vocabularies, voters[-1], name)
@@ -270,7 +277,7 @@ def translate(options: MachineTranslation) -> None:
 
     links, plot = asked.writable(options.alignments, asked.ALIGNMENTS), asked.picture(options.plot)
     loaded = saved.load(run_directory(options, options.output.name), average=options.average)
-    voters = [loaded, *companions(options, loaded.vocabularies)[0]]
+    voters = [loaded, *companions(options, loaded.vocabularies, None)[0]]
     aligned = links is not None or plot is not None
     if aligned and not any(each.attends for each in voters):
         raise UserError("--alignments and --plot need a model with attention. Got --score none.")

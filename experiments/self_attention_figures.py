@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from attn_jax import plots
 from attn_jax.plots.heatmaps import COLORS
-from attn_jax.plots.style import FAINT, PALETTE, styled
+from attn_jax.plots.style import FAINT, PALETTE, fonts, styled
+from experiments.letters import label, say_missing
 from experiments.self_attention_recall import KEPT
 from experiments.self_attention_steps import TITLES, Steps
 
@@ -40,6 +41,8 @@ def of_steps(
     words: Sequence[str], others: Sequence[str], taken: Steps, heads: np.ndarray, crossed: Steps
 ) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure)."""
+    say_missing([*words, *others])
+    words, others = ([label(each) for each in side] for side in (words, others))
     yield "six_steps", six_steps(words, taken)
     yield (
         "heads",
@@ -77,12 +80,13 @@ def cells(ax: Axes, array: np.ndarray, words: Sequence[str], *, signed: bool) ->
     low, high, colors = (-reach, reach, SIGNED) if signed else (0, 1, COLORS)
     image = ax.pcolormesh(array, rasterized=True, cmap=colors, vmin=low, vmax=high)
     ax.invert_yaxis()
-    ax.set_yticks(np.arange(len(words)) + 0.5, words)
+    how = {"parse_math": False, "fontfamily": list(fonts())}
+    ax.set_yticks(np.arange(len(words)) + 0.5, words, **how)
     ax.tick_params(length=0)
     ax.get_figure().colorbar(image, ax=ax, aspect=12, pad=0.02).outline.set_visible(False)
     if array.shape[1] != len(words):
         return
-    ax.set_xticks(np.arange(len(words)) + 0.5, words, rotation=30, ha="right")
+    ax.set_xticks(np.arange(len(words)) + 0.5, words, rotation=30, ha="right", **how)
     if len(words) > MOST_NUMBERS:
         return
     for (i, j), number in np.ndenumerate(array):

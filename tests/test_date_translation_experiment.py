@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from attn_jax import text, training
-from experiments import cli, dates
+from experiments import cli, dates, letters
 from experiments import date_translation_figures as figures
 from experiments import date_translation_results as results
 from experiments.date_translation_comparison import FEW_ROWS, ROWS
 from experiments.date_translation_fits import name_of
 from experiments.dates import Written
-from experiments.translation import letters, models
+from experiments.translation import models
 from experiments.translation.fits import Pairs
 from experiments.translation.models import ModelOptions
 from experiments.translation.translator import SearchOptions
@@ -238,6 +238,8 @@ def test_mistakes_are_said_in_one_line(options, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["train", "--language", "de"], "--language is for translate, not for train."),
+        (["evaluate", "--languages", "de"], "languages and numbers of dates are those of the"),
         (["--compare-steps", "-1"], "--compare-steps must not be negative. Got -1."),
         (["--examples", "0"], "--examples must be at least 1. Got 0."),
         (["evaluate", "1.1.2000"], "dates are for translate, not for evaluate. Got '1.1.2000'."),

@@ -75,6 +75,31 @@ def assert_decoded(decoded, expected):
         assert not np.any(decoded.weights[i, len(tokens) :])
 
 
+def test_a_penalty_may_be_so_large_that_scores_vanish():
+    """In float32 scores of long hypotheses are 0 then, and those of short ones -inf beside them."""
+    options = {"beam_size": 4, "n_best": 3}
+
+    def half(token, state):
+        logits, state, weights = toy(token, state)
+        return logits.astype(jnp.float32), state, weights
+
+    @jax.jit
+    def search(length_penalty):
+        how = {"start": START, "end": END, "max_length": 11, "limit": LIMIT}
+        return beam_search(half, STATE, length_penalty=length_penalty, **how, **options)
+
+    for length_penalty in (30.0, 700.0):
+        decoded = search(length_penalty)
+        assert not np.any(np.isnan(decoded.scores))
+        for i in ALL:
+            one = example(decoded, i)
+            rest = {"limit": LIMIT[i], "length_penalty": length_penalty}
+            for place, found in enumerate(slow_beam(i, **rest, **options)):
+                length = len(found[2])
+                assert one.tokens[place, :length].tolist() == list(found[2])
+                assert (one.lengths[place], one.finished[place]) == (length, found[2][-1] == END)
+
+
 @pytest.mark.parametrize("min_length", [0, 3])
 def test_a_wide_beam_is_exhaustive_search(min_length):
     options = {"n_best": 13, "min_length": min_length}

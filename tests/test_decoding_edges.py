@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn_jax.decoding import beam, beam_search, greedy, sample
+from attn_jax.decoding.step import prepare
 from tests.decoding_toy import (
     END,
     LIMIT,
@@ -182,6 +183,27 @@ def test_what_a_step_hands_on_is_not_moved():
     assert gathers(touched) == gathers(toy) + 1
 
 
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (np.array([2**31, 2**32 + 1, -(2**32) + 5, 3, 0, 299, 301]), [300, 300, 0, 3, 0, 299, 300]),
+        (np.full(B, 2**63, np.uint64), [300] * B),
+        (np.full(B, 255, np.uint8), [255] * B),
+        ([2] * B, [2] * B),
+    ],
+    ids=["int64", "uint64", "uint8", "list"],
+)
+def test_limits_of_any_integers(limit, expected):
+    def limits(limit):
+        how = {"end": END, "max_length": 300, "min_length": 0, "forbidden": ()}
+        return prepare(toy, STATE, start=[START] * B, limit=limit, **how).limit
+
+    assert limits(limit).tolist() == expected
+    if not isinstance(limit, list):
+        assert jax.jit(limits)(limit).tolist() == expected
+
+
 MISTAKES = [
     ("beam_size", {"beam_size": 0}),
     ("beam_size", {"beam_size": 2.0}),
@@ -189,13 +211,23 @@ MISTAKES = [
     ("n_best", {"n_best": 0}),
     ("length_penalty", {"length_penalty": -0.1}),
     ("length_penalty", {"length_penalty": np.inf}),
+    ("length_penalty must be finite in float32", {"length_penalty": 1e39}),
     ("max_length", {"max_length": 0}),
+    ("max_length", {"max_length": 2**31}),
     ("min_length", {"min_length": -1}),
     ("min_length must be at most max_length=11", {"min_length": 12}),
     ("end must be an integer from 0 to 4", {"end": V}),
     ("end", {"end": None}),
     ("start", {"start": 0.5}),
     ("start", {"start": np.zeros((B, 1), int)}),
+    ("start must be tokens, 0 to 2147483647. Got 4294967297", {"start": 2**32 + 1}),
+    ("start", {"start": np.full(B, 2**32 + 1)}),
+    ("start", {"start": -1}),
+    ("start", {"start": "a"}),
+    ("start", {"start": None}),
+    ("state", {"start": [START]}),
+    ("limit", {"limit": [2]}),
+    ("limit", {"limit": ["a"] * B}),
     ("state", {"start": np.zeros(B + 1, int)}),
     ("limit", {"limit": np.ones(B + 1, int)}),
     ("limit", {"limit": np.ones(B)}),

@@ -167,10 +167,10 @@ SEVERAL = {
 
 
 def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkeypatch):
-    """Each row is what its name says, whatever else is asked for; a resumed one has the bits."""
+    """Each row is what its name says; a resumed one has the bits."""
     monkeypatch.setattr(language_model, "COMPARED", SEVERAL)
     monkeypatch.setattr(language_model, "report", lambda *_: None)
-    options = ("train", "--smoke", "--compare", "--positions", "none", "--window", 1)
+    options = ("train", "--smoke", "--compare")
     assert main(tmp_path, *options) == 0
     whole = rows_of(tmp_path)
     assert "bits per" in capsys.readouterr().out
@@ -178,8 +178,7 @@ def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkey
     assert [row["model"] for row in whole] == list(SEVERAL)
     assert entmax["zero_weights"] > 0
     assert softmax["zero_weights"] == 0  # of those that it sees
-    asked = lm.TransformerOptions(positions="none", window=1)
-    chosen = language_model.models_of(language_model.LanguageModel(model=asked, compare=True))
+    chosen = language_model.models_of(language_model.LanguageModel(compare=True))
     assert [(m.normalizer, m.positions, m.window) for m in chosen.values()] == [*SEVERAL.values()]
     interrupt(monkeypatch, after=3)  # in the second model
     assert main(tmp_path, *options) == 130
@@ -318,7 +317,7 @@ def test_speed_is_that_of_equal_models(tmp_path, capsys):
         (("generate", "--name", "none"), "holds no run. Train a model of this --name first."),
         (("train", "--heads", 3), "--heads must divide --features, 128. Got 3."),
         (("train", "--context", 0), "--context must be at least 1. Got 0."),
-        (("train", "--temperature", -1), "--temperature must not be negative. Got -1.0."),
+        (("generate", "--temperature", -1), "--temperature must not be negative. Got -1.0."),
         (("train", "--text", "nowhere.txt"), "nowhere.txt"),
         (("generate", "--prompt", ""), "--prompt must hold a token at least."),
         (("train", "--features", 6, "--heads", 2), "--features / --heads must be even for rotary"),
@@ -332,6 +331,9 @@ def test_speed_is_that_of_equal_models(tmp_path, capsys):
         (("train", "--text", "{short}", "--context", 2, "--dev", "{blank}"), "two tokens at least"),
         (("evaluate", "--text", "{short}", "--dev", "{short}"), "evaluate takes one text."),
         (("evaluate", "--text", "{blank}"), "must have two tokens at least. Got 1."),
+        (("--compare", "--positions", "none"), "--compare chooses --normalizer, --positions and"),
+        (("generate", "--compare"), "--compare is for train, not for generate."),
+        (("train", "--prompt", "a"), "--prompt is for generate, not for train."),
     ],
 )
 def test_mistakes_are_named(trained, tmp_path, capsys, options, message):

@@ -67,6 +67,45 @@ def test_rows_that_are_not_real_are_deleted():
     assert not gradient.any()
 
 
+def test_rows_that_are_not_real_take_no_tangent():
+    @jax.jit
+    def moved(*moves):
+        def change(*arrays):
+            return jax.jvp(in_chunks, arrays, moves)[1]
+
+        arrays = (INPUTS, KERNEL, BIAS)
+        return change(*arrays), jax.jvp(change, arrays, moves)[1], jax.grad(change)(*arrays)
+
+    bad = jnp.where(REAL[..., None], MOVES[0], jnp.nan)
+    assert_trees_close(moved(bad, *MOVES[1:]), moved(*MOVES))
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("float64", "float64", "float32"),
+        ("float32", "float32", "float64"),
+        ("float32", "float64", "float16"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float16", "bfloat16", "float16"),
+    ],
+    ids="-".join,
+)
+def test_the_dtype_is_that_of_the_logits(dtypes):
+    arrays = [
+        each.astype(dtype) for each, dtype in zip((INPUTS, KERNEL, BIAS), dtypes, strict=True)
+    ]
+    got, expected = (
+        jax.eval_shape(jax.value_and_grad(loss, (0, 1, 2)), *arrays)
+        for loss in (in_chunks, by_logits)
+    )
+    assert jax.tree.map(lambda each: each.dtype, got) == jax.tree.map(
+        lambda each: each.dtype, expected
+    )
+    if dtypes[0] == "float64":
+        assert_close(in_chunks(*arrays), by_logits(*arrays))
+
+
 def test_half_precision_is_summed_in_float32():
     arrays = tuple(each.astype(jnp.bfloat16) for each in (INPUTS, KERNEL, BIAS))
     value, gradient = jax.value_and_grad(in_chunks)(*arrays)

@@ -2,7 +2,11 @@
 
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,9 +252,9 @@ def test_a_model_without_attention_has_no_alignments(trained, tmp_path, capsys, 
         (("--min-frequency", 9999), "lines must hold text that is frequent enough"),
         (("--batch-tokens", 1), "batch_tokens must give 1 to 200 rows"),
         (("--model", "transformer", "--normalizer", "softmax", "--score", "none"), "--score none"),
+        (("--model", "transformer", "--normalizer", "entmax"), "entmax15 has α = 1.5"),
         (("--ensemble", "other"), "other holds no run"),
-        (("--backward", "other"), "other holds no run"),
-        (("--backward", "default"), "--backward needs a run of the other direction"),
+        (("--backward", "other"), "--backward needs gold alignments"),
         (("--ensemble", "default"), "--ensemble needs runs with the same vocabularies"),
         (("--average", 3), "--average must be at most 2, the checkpoints that"),
         (("--resume",), "--resume needs the options of the earlier run"),
@@ -265,6 +269,49 @@ def test_an_earlier_run_outlives_what_is_refused(trained, capsys, options, messa
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "transformer", "--features", 48, "--heads", 3),
+        ("--encoder", "convolutional", "--cell", "lstm"),
+    ],
+    ids=["transformer", "convolutional"],
+)
+def test_other_models_train_and_translate(tmp_path, monkeypatch, capsys, options):
+    options = ("--smoke", "--tokens", "character", "--steps", 3, *options)
+    assert main(tmp_path, "train", *options) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO("ab onm\n\nsrod"))
+    files = ("--alignments", tmp_path / "links", "--plot", tmp_path / "heat.png")
+    assert main(tmp_path, "translate", "--smoke", "--n-best", 2, *files) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" ||| ")[0] for row in rows] == ["0", "0", "1", "2", "2"]
+    assert len((tmp_path / "links").read_text().splitlines()) == 5
+    assert (tmp_path / "heat.png").stat().st_size > 5000
+
+
+def test_translation_without_an_input_or_with_nowhere_to_write(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(trained, "translate", "--smoke") == 2
+    assert "the standard input, which is closed" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO("ab\n"))
+    if Path("/dev/full").exists():
+        assert main(trained, "translate", "--smoke", "--alignments", "/dev/full") == 2
+        assert "cannot write /dev/full: No space left" in capsys.readouterr().err
+
+
+def test_who_reads_the_output_may_leave(trained):
+    """As `head` does: no traceback."""
+    command = [sys.executable, "-m", "experiments", "machine-translation", "translate", "--smoke"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command, environment = [*command, "--output-dir", str(trained)], {"JAX_ENABLE_X64": "1"}
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as translating:
+        translating.stdout.close()
+        _, said = translating.communicate(b"ab\n" * 200)
+    assert b"Traceback" not in said
+    assert translating.returncode == 141, said
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (("translate", "--name", "none"), "holds no run. Train a model of this --name first."),
@@ -272,7 +319,7 @@ def test_an_earlier_run_outlives_what_is_refused(trained, capsys, options, messa
         (("train", "--n-best", 9), "--n-best must be 1 to --beam, 5. Got 9."),
         (("train", "--dropout", 1), "--dropout must be at least 0 and below 1."),
         (("train", "--train-source", "nowhere"), "go together. Missing: --train-target"),
-        (("evaluate", "--average", 99), "be at most 2, the checkpoints that"),
+        (("evaluate", "--average", 99), "--average must be at most 2, the checkpoints that"),
         (("translate", "--ensemble", "other"), "holds no run"),
         (("translate", "--twin"), "--twin is for train, not for translate."),
         (("evaluate", "--resume"), "--resume is for train, not for evaluate."),

@@ -186,14 +186,27 @@ def test_impossible_tokens():
     assert_close(smoothed, [np.inf] * 3)
 
 
+@SMOOTHINGS
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_bad_logits_of_a_real_token_show(bad):
-    logits = LOGITS.copy()
-    logits[1, 2, 0] = bad
-    got = cross_entropy(logits, np.full(ROWS, 3))
-    expected = losses_of(LOGITS, np.full(ROWS, 3))
-    expected[1, 2] = np.nan
+def test_bad_logits_of_a_real_token_show(bad, smoothing):
+    """Beside a label that is possible, and one that is not; its gradient shows them too."""
+    logits, labels = LOGITS.copy(), np.full(ROWS, 3)
+    logits[1, 2:4, 0] = bad
+    logits[1, 3, 3] = -np.inf
+    got = cross_entropy(logits, labels, label_smoothing=smoothing)
+    expected = losses_of(LOGITS, labels, smoothing)
+    expected[1, 2:4] = np.nan
     assert_close(got, expected)
+    gradient = jax.grad(lambda x: jnp.sum(cross_entropy(x, labels)))(logits)
+    np.testing.assert_array_equal(np.isnan(gradient).any(-1), np.isnan(expected))
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_smoothing_may_be_a_number_of_numpy():
+    expected = cross_entropy(LOGITS, LABELS, label_smoothing=0.25)
+    for kind in (np.float16, np.float32, np.float64):
+        got = cross_entropy(LOGITS, LABELS, label_smoothing=kind(0.25))
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("label", [-1, VOCABULARY])

@@ -179,7 +179,7 @@ def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch):
 
 
 def test_the_steps_alone(tmp_path, capsys):
-    assert main(tmp_path, "--claims", "--sentence", "one", "--other", "one") == 0
+    assert main(tmp_path, "--claims", "--sentence", r"$\bad{$", "--other", "\U000f0000") == 0
     assert metrics_of(tmp_path).keys() == {"steps"}
     assert metrics_of(tmp_path)["steps"]["weights"] == [[1.0]]
     assert {path.stem for path in (run_of(tmp_path) / "figures").iterdir()} == STEP_FIGURES

@@ -185,6 +185,7 @@ def test_the_model_is_no_larger_than_joeynmts():
         (("shuffle",), "invalid choice"),
         (("copy", "evaluate"), "holds no run. Train a model of this --name first."),
         (("sort", "--resume", "--name", "none"), "--resume needs an earlier run."),
+        (("sort", "evaluate", "--twin"), "--twin is for train, not for evaluate."),
         (("sort", "--beam", 0), "--beam must be at least 1. Got 0."),
         (("sort", "--data-seed", -1), "--data-seed must not be negative. Got -1."),
         (("sort", "--steps", 0), "--steps must be at least 1. Got 0."),

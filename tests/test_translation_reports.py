@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attn_jax import text
+from experiments import letters
 from experiments.errors import UserError
-from experiments.translation import asked, figures, letters, reports
+from experiments.translation import asked, figures, reports
 from experiments.translation.corpora import Lines
 from experiments.translation.scoring import Scoring
 from experiments.translation.translator import Translation

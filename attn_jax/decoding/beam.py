@@ -4,12 +4,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from attn_jax.checks import all_hold, require, require_scalar
 from attn_jax.decoding.choices import allowed_only, log_probabilities
-from attn_jax.decoding.hypotheses import History, Hypotheses, normalised
+from attn_jax.decoding.hypotheses import History, Hypotheses
 from attn_jax.decoding.step import Decoded, Search, Step, prepare, require_count
+
+MOST_PENALTY = float(np.finfo(np.float32).max)
 
 
 def beam_search(
@@ -44,8 +47,8 @@ def beam_search(
     require_count(beam_size, "beam_size", least=1)
     require_count(n_best, "n_best", least=1, most=beam_size)
     require_scalar(length_penalty, "length_penalty")
-    proper = all_hold(length_penalty, lambda value: (value >= 0) & (value < float("inf")))
-    require(proper, "length_penalty", "be finite and not negative", length_penalty)
+    proper = all_hold(length_penalty, lambda value: (value >= 0) & (value <= MOST_PENALTY))
+    require(proper, "length_penalty", "be finite in float32 and not negative", length_penalty)
     search = prepare(
         step,
         state,
@@ -112,7 +115,8 @@ def _advance(search: Search, length_penalty: Float[ArrayLike, ""] | int, beam: _
     choice = _choose(search, beam, logits.astype(search.dtype))
     going = beam.running & (choice.failure == 0)
     live, ended = _parted(search, beam, choice, going)
-    finished = beam.finished.beside(ended).best(beam.finished.slots.shape[1], length_penalty)
+    n_best = beam.finished.slots.shape[1]
+    finished = beam.finished.beside(ended).best(n_best, length_penalty, longest=beam.t + 1)
     hope = _can_win(live, finished, search.limit, length_penalty)
     return _Beam(
         t=beam.t + 1,
@@ -182,8 +186,9 @@ def _can_win(
     log P only falls and lp only grows, so no continuation of one scores more than
     log P / lp(limit); where it scores as much as a finished one, that was first.
     """
-    most = normalised(live.log_probabilities, limit[:, None], length_penalty)
-    return jnp.max(most, axis=1) > finished.scores(length_penalty)[:, -1]
+    worst = Hypotheses(*(part[:, -1:] for part in finished))
+    bar = worst.scores(length_penalty, like=limit[:, None])[:, 0]
+    return jnp.max(live.log_probabilities, axis=1) > bar
 
 
 def _decoded(search: Search, length_penalty: Float[ArrayLike, ""] | int, beam: _Beam) -> Decoded:

@@ -22,9 +22,14 @@ class Hypotheses(NamedTuple):
         """Where there is a hypothesis."""
         return self.log_probabilities > -jnp.inf
 
-    def scores(self, length_penalty: Float[ArrayLike, ""] | int) -> Float[Array, "b n"]:
-        """log P / lp(length)."""
-        return normalised(self.log_probabilities, self.lengths, length_penalty)
+    def scores(
+        self,
+        length_penalty: Float[ArrayLike, ""] | int,
+        *,
+        like: Int[ArrayLike, "..."] | int = 1,
+    ) -> Float[Array, "b n"]:
+        """log P / lp(length), times lp(like)."""
+        return normalised(self.log_probabilities, self.lengths, length_penalty, like=like)
 
     def take(self, places: Int[Array, "b c"]) -> "Hypotheses":
         """Those at these places."""
@@ -34,9 +39,19 @@ class Hypotheses(NamedTuple):
         """Without those elsewhere."""
         return self._replace(log_probabilities=jnp.where(where, self.log_probabilities, -jnp.inf))
 
-    def best(self, n: int, length_penalty: Float[ArrayLike, ""] | int) -> "Hypotheses":
-        """The n best by score, best first; of equal ones the first."""
-        return self.take(jax.lax.top_k(self.scores(length_penalty), n)[1])
+    def best(
+        self,
+        n: int,
+        length_penalty: Float[ArrayLike, ""] | int,
+        *,
+        longest: Int[ArrayLike, ""] | int,
+    ) -> "Hypotheses":
+        """The n best by score, best first; of equal ones the first. None is longer than `longest`.
+
+        Their scores are compared times lp(longest): a penalty so large that scores vanish leaves
+        the long ones apart, and the short ones, all -inf then, in their order.
+        """
+        return self.take(jax.lax.top_k(self.scores(length_penalty, like=longest), n)[1])
 
     def beside(self, others: "Hypotheses") -> "Hypotheses":
         """These, then the others."""
@@ -48,14 +63,22 @@ def normalised(
     log_probabilities: Float[Array, "b n"],
     lengths: Int[Array, "b #n"],
     length_penalty: Float[ArrayLike, ""] | int,
+    *,
+    like: Int[ArrayLike, "..."] | int = 1,
 ) -> Float[Array, "b n"]:
     """log P / lp, lp = ((5 + length) / 6)^length_penalty. (Wu et al. 2016, eq. 14, without β.)
 
+    Times lp(like), the log P of a hypothesis of that length which scores the same; lp(1) is 1.
+
     >>> normalised(jnp.array([[-2.0]]), jnp.array([[19]]), 0.5).tolist()
     [[-1.0]]
+    >>> normalised(jnp.array([[-2.0]]), jnp.array([[19]]), 0.5, like=91).tolist()
+    [[-4.0]]
     """
-    longer = (5 + lengths.astype(log_probabilities.dtype)) / 6
-    return log_probabilities / longer ** jnp.asarray(length_penalty, log_probabilities.dtype)
+    dtype = log_probabilities.dtype
+    longer = (5 + lengths.astype(dtype)) / (5 + like)
+    scores = log_probabilities / longer ** jnp.asarray(length_penalty, dtype)
+    return jnp.where(log_probabilities == 0, 0.0, scores)  # a certain one is best at any lp
 
 
 class History(NamedTuple):

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from attn_jax.checks import require, require_function, show
+from attn_jax.checks import all_hold, concrete, require, require_function, show
 
 Step = Callable[
     [Int[Array, " n"], Any], tuple[Float[Array, "n v"], Any, Float[Array, "n k"] | None]
 ]
+
+MOST = 2**31 - 1  # tokens and lengths are int32
 
 
 class Decoded(NamedTuple):
@@ -78,11 +80,14 @@ def prepare(
 ) -> Search:
     """Refuse a caller's mistakes; trace the step once for its shapes."""
     require_function(step, "step", "a function (token, state) -> (logits, state, weights)")
-    require_count(max_length, "max_length", least=1)
+    require_count(max_length, "max_length", least=1, most=MOST)
     require_count(min_length, "min_length", least=0)
     rule = f"be at most max_length={max_length}"
     require(min_length <= max_length, "min_length", rule, min_length)
+    start = _known(start)
     require(is_integer(start) and np.ndim(start) <= 1, "start", "be one integer or [b]", start)
+    tokens = all_hold(start, lambda each: (each >= 0) & (each <= MOST))
+    require(tokens, "start", f"be tokens, 0 to {MOST}", f"{start}")
     state = jax.tree.map(jnp.asarray, state)
     b = _examples(state, start)
     rows = jnp.arange(b * copies) // copies
@@ -115,7 +120,14 @@ def require_count(value: Any, argument: str, *, least: int, most: int | None = N
 
 def is_integer(value: Any) -> bool:
     """Whether a number or an array holds integers."""
-    return jnp.issubdtype(jnp.result_type(value), jnp.integer)
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    return jnp.issubdtype(dtype, jnp.integer)
+
+
+def _known(value: Any) -> Any:
+    """A value that is known as a NumPy array: integers beyond int32 do not wrap in it."""
+    known = concrete(value)
+    return value if known is None else known
 
 
 def _examples(state: Any, start: Int[ArrayLike, "*b"]) -> int:
@@ -130,12 +142,13 @@ def _examples(state: Any, start: Int[ArrayLike, "*b"]) -> int:
 
 def _limits(limit: Int[ArrayLike, " b"] | None, b: int, max_length: int) -> Int[Array, " b"]:
     """The most tokens of each example."""
-    longest = jnp.full(b, max_length, jnp.int32)
     if limit is None:
-        return longest
+        return jnp.full(b, max_length, jnp.int32)
+    limit = _known(limit)
     proper = is_integer(limit) and np.shape(limit) == (b,)
     require(proper, "limit", f"be None or integers, one for each of {b} examples", limit)
-    return jnp.minimum(jnp.asarray(limit, jnp.int32), longest)
+    most = min(max_length, jnp.iinfo(limit.dtype).max)
+    return jnp.asarray(limit.clip(0, most), jnp.int32)
 
 
 def _returned(

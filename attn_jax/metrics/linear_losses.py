@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from attn_jax.checks import require
 from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
-from attn_jax.precision import accumulate
+from attn_jax.precision import accumulation_dtype
 from attn_jax.products import turned
 
 HELD = 2**20  # logits of a chunk, where the cache is a CPU's
@@ -52,8 +52,12 @@ def linear_cross_entropy(
     fits = inputs.ndim > 0 and kernel.shape == (*inputs.shape[-1:], *bias.shape)
     require(fits and bias.ndim == 1 and bias.size > 0, "inputs, kernel and bias", rule, shapes)
     labels, real = losses.checked_labels(labels, where, inputs.shape[:-1], bias.size)
-    flat = inputs.reshape(-1, inputs.shape[-1]), kernel, bias, labels.ravel(), real.ravel()
-    total, right = _sums(smooth, *flat)
+    # as inputs W + b promotes; half-precision ones stay, and are summed in float32
+    dtype = jnp.promote_types(inputs.dtype, kernel.dtype)
+    bias = bias.astype(accumulation_dtype(inputs, kernel, bias))
+    kernel = kernel.astype(dtype)
+    rows = inputs.reshape(-1, inputs.shape[-1]).astype(dtype)
+    total, right = _sums(smooth, rows, kernel, bias, labels.ravel(), real.ravel())
     tokens = jnp.sum(real)
     count = jnp.maximum(tokens, 1)
     return total / count, {"accuracy": right / count, "tokens": tokens}
@@ -76,7 +80,9 @@ def _sums(smoothing: float, inputs, kernel, bias, labels, real) -> tuple[Array, 
 @_sums.defjvp
 def _sums_jvp(smoothing, primals, tangents):
     (total, right), slopes = _walk(smoothing, *primals, slopes=True)
-    change = sum(jnp.sum(slope * each) for slope, each in zip(slopes, tangents[:3], strict=True))
+    (*_, real), (of_inputs, *others) = primals, tangents[:3]
+    moves = jnp.where(real[:, None], of_inputs, 0), *others  # a row that is not real takes no NaN
+    change = sum(jnp.sum(slope * move) for slope, move in zip(slopes, moves, strict=True))
     return (total, right), (change.astype(total.dtype), np.zeros((), jax.dtypes.float0))
 
 
@@ -93,12 +99,11 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
         return array.reshape(-1, size, *array.shape[1:])
 
     of_tokens = turned(kernel)  # rows by rows is faster: `products.product`
-    (offset,) = accumulate(bias)
 
     def compute(sums, chunk):
         rows, labels, real = chunk
         rows = jnp.where(real[:, None], rows, 0)
-        logits = _product(rows, of_tokens, (1, 1)).astype(offset.dtype) + offset[None]
+        logits = _product(rows, of_tokens, (1, 1)).astype(bias.dtype) + bias[None]
         token_losses = losses.token_losses(smoothing, logits, labels, real)
         right = jnp.sum(on_top(logits, labels) & real, dtype=jnp.int32)
         (total, count), gradient = sums
@@ -117,8 +122,8 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
     def step(sums, chunk):
         return jax.lax.cond(chunk[2][0], compute, skip, sums, chunk)
 
-    zero = jnp.zeros((), offset.dtype), jnp.zeros((), jnp.int32)
-    empty = jnp.zeros(kernel.shape, _summed(kernel)), jnp.zeros_like(offset)
+    zero = jnp.zeros((), bias.dtype), jnp.zeros((), jnp.int32)
+    empty = jnp.zeros(kernel.shape, _summed(kernel)), jnp.zeros_like(bias)
     start = (zero, empty if slopes else None)
     (sums, gradient), of_rows = jax.lax.scan(
         step, start, tuple(map(chunks, (inputs, labels, real)))

@@ -12,7 +12,8 @@ log-probabilities, one-hot labels and the like are never stored.
   logits (NaN included): masked = deleted.
 - A logit of -inf is an impossible token: p = 0. An impossible label has loss +inf, and so has any
   label where smoothing asks for the impossible token; gradients stay finite.
-- NaN and +inf among a real token's logits show: its loss is NaN.
+- NaN and +inf among a real token's logits show, whatever its label: its loss is NaN, and so is
+  its gradient.
 - Half-precision logits are summed, and their losses returned, in float32.
 """
 
@@ -84,7 +85,8 @@ def perplexity(loss_sum: Num[ArrayLike, ""], tokens: Num[ArrayLike, ""]) -> floa
 
 def checked_smoothing(label_smoothing: Any) -> float:
     """The smoothing, if it is one."""
-    proper = isinstance(label_smoothing, int | float) and 0 <= label_smoothing < 1
+    number = isinstance(label_smoothing, int | float | np.integer | np.floating)
+    proper = number and 0 <= label_smoothing < 1
     require(proper, "label_smoothing", "be a number, at least 0 and below 1", label_smoothing)
     return float(label_smoothing)
 
@@ -125,7 +127,8 @@ def token_losses(smoothing: float, logits: Array, labels: Array, real: Array) ->
         expected = (1 - smoothing) * at_label + smoothing * jnp.mean(logits, axis=-1)
     top, log_sum = _parts_of_logsumexp(logits)
     losses = top - expected + log_sum  # a confident token's small loss keeps its digits
-    return jnp.where(real, jnp.where(at_label == -jnp.inf, jnp.inf, losses), 0.0)
+    impossible = (at_label == -jnp.inf) & ~jnp.isnan(log_sum)
+    return jnp.where(real, jnp.where(impossible, jnp.inf, losses), 0.0)
 
 
 @token_losses.defjvp
@@ -169,7 +172,7 @@ def _parts_of_logsumexp(logits: Array) -> tuple[Array, Array]:
 
 def _probabilities(logits: Array, logsumexp: Array, real: Array) -> Array:
     """exp(logits - logsumexp); 0 where all is impossible or the row is not real."""
-    possible = (real & (logsumexp > -jnp.inf))[..., None]
+    possible = (real & (logsumexp != -jnp.inf))[..., None]
     exponent = jnp.where(possible, logits - logsumexp[..., None], 0.0)
     return jnp.where(possible, jnp.exp(exponent), 0.0)
 

@@ -1,12 +1,21 @@
-"""What modules are given, checked: sizes, dtypes, batches of rows, lengths, tokens."""
+"""What modules are given, checked: sizes, slots, batches of rows, lengths, tokens."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Int, Num
+from jaxtyping import Array, ArrayLike, Bool, Int, Num
 
-from attn_jax.checks import all_hold, concrete, require
+from attn_jax.checks import all_hold, concrete, require, require_function
+from attn_jax.recurrence import real_times
+
+SLOTS = {
+    "score": "(query, key) -> scores",
+    "normalizer": "(scores, where=None, axis=-1) -> weights",
+    "score_mod": "(scores, query_index, key_index) -> scores",
+    "mask": "(query_index, key_index) -> bool; masks.Dense(array) wraps an array",
+}
 
 
 def require_sizes(**sizes: int | None) -> None:
@@ -17,6 +26,13 @@ def require_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
         whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
         require(size is None or (whole and size >= 1), name, "be a positive integer", size)
+
+
+def require_slots(**slots: Any) -> None:
+    """Refuse what is no slot, and a slot's class; None stands for no score_mod and no mask."""
+    for name, slot in slots.items():
+        if slot is not None or name in ("score", "normalizer"):
+            require_function(slot, name, f"a function {SLOTS[name]}")
 
 
 def require_dtype(dtype: Any) -> None:
@@ -35,28 +51,87 @@ def rows_of(name: str, rows: Num[ArrayLike, "..."], features: int) -> Num[Array,
     return rows
 
 
-def lengths_of(name: str, lengths: Int[ArrayLike, "..."] | None, examples: int) -> Array | None:
-    """The lengths as an array [examples]; None, all rows, stays so."""
-    if lengths is None:
-        return None
-    lengths = jnp.asarray(lengths)
+def lengths_of(
+    name: str, lengths: Int[ArrayLike, "..."], examples: int, width: int
+) -> Int[Array, " b"]:
+    """The lengths as an array [examples], none beyond the width of what they are lengths of."""
+    lengths = _array(lengths)
     fits = jnp.issubdtype(lengths.dtype, jnp.integer) and lengths.shape == (examples,)
     require(fits, name, f"be integers, one for each of the {examples} examples", lengths)
-    negative = not all_hold(lengths, lambda each: each >= 0)
-    require(not negative, name, "not be negative", f"{concrete(lengths)}")
-    return lengths
+    most = f"be at most {width}, the width of what is padded"
+    for rule, proper in (
+        ("not be negative", lambda each: each >= 0),
+        (most, lambda each: each <= width),
+    ):
+        if not all_hold(lengths, proper):
+            require(False, name, rule, f"{concrete(lengths)}")
+    return jnp.asarray(lengths)
+
+
+def without_padding(
+    rows: Num[Array, "b t d"], lengths: Int[Array, " b"] | None
+) -> Num[Array, "b t d"]:
+    """The rows, and zeros beyond each example's length: what stands there is nobody's.
+
+    NaN times a gradient of 0 would be NaN, and a kernel's gradient is a sum over all rows.
+    """
+    if lengths is None:
+        return rows
+    return jnp.where(real_times(lengths, rows.shape[1]).T[:, :, None], rows, 0)
 
 
 def tokens_of(name: str, tokens: Int[ArrayLike, "..."], vocabulary: int) -> Int[Array, "b t"]:
     """The tokens as an array [batch, length] of numbers below the vocabulary's size.
 
-    Traced ones are not known: there a number outside stands for the nearest token.
+    Traced ones are not known: where they are looked up, one beyond the last stands for the last,
+    and a negative one counts back from there, to the first at most.
     """
-    tokens = jnp.asarray(tokens)
-    fits = tokens.ndim == 2 and jnp.issubdtype(tokens.dtype, jnp.integer)
-    require(fits, name, "be integers [batch, length]", tokens)
-    known = concrete(tokens)
-    if known is not None:
-        outside = known[(known < 0) | (known >= vocabulary)]
+    tokens = _integers(name, tokens, 2, "be integers [batch, length]")
+    return _in_vocabulary(name, tokens, vocabulary)
+
+
+def next_tokens_of(token: Int[ArrayLike, "..."], vocabulary: int) -> Int[Array, " n"]:
+    """One token of each hypothesis, as `tokens_of`."""
+    token = _integers("token", token, 1, "be integers, one for each hypothesis")
+    return _in_vocabulary("token", token, vocabulary)
+
+
+def targets_of(
+    batch: dict[str, ArrayLike], start: int, vocabulary: int
+) -> tuple[Int[Array, "b t"], Int[Array, "b t"], Bool[Array, "b t"]]:
+    """The tokens before each target token, the target, and which of it is real.
+
+    Padding may hold any number: before a token that is not real comes `start` again.
+    """
+    target = _integers("target", batch["target"], 2, "be integers [batch, length]")
+    source = np.shape(batch["source"])
+    shapes = f"target {target.shape}, source {source}"
+    require(target.shape[:1] == source[:1], "target", "have as many rows as source", shapes)
+    length = lengths_of("target_length", batch["target_length"], *target.shape)
+    real = real_times(length, target.shape[1]).T
+    target = _in_vocabulary("target", target, vocabulary, real)
+    start = _in_vocabulary("start", _integers("start", start, 0, "be one integer"), vocabulary)
+    before = jnp.concatenate([jnp.full_like(target[:, :1], start), target[:, :-1]], axis=1)
+    return jnp.where(real, before, start), target, real
+
+
+def _integers(name: str, value: Any, axes: int, rule: str) -> Any:
+    value = _array(value)
+    fits = value.ndim == axes and jnp.issubdtype(value.dtype, jnp.integer)
+    require(fits, name, rule, value)
+    return value
+
+
+def _in_vocabulary(name: str, tokens: Any, vocabulary: int, real: Any = True) -> Int[Array, "..."]:
+    """The tokens; those known, and known to be real, are below the vocabulary's size."""
+    known, real = concrete(tokens), concrete(real)
+    if known is not None and real is not None:
+        outside = known[real & ((known < 0) | (known >= vocabulary))]
         require(not outside.size, name, f"be from 0 to {vocabulary - 1}", f"{outside[:1]}")
-    return tokens
+    return jnp.asarray(tokens)
+
+
+def _array(value: Any) -> Any:
+    """The value as an array; NumPy's does not wrap large integers before they are checked."""
+    held = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+    return jnp.asarray(value) if held else np.asarray(value)

@@ -8,10 +8,10 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from attn_jax.attention import attention, attention_weights
-from attn_jax.checks import require
+from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
 from attn_jax.masks import Padding
-from attn_jax.nn.arguments import require_sizes
+from attn_jax.nn.arguments import require_sizes, require_slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.products import affine
 from attn_jax.scores import Additive, Bilinear, Cosine, Dot, ScaledDot
@@ -33,7 +33,10 @@ class Attention(nnx.Module):
     |---|---|
     | "additive" | weight · tanh(W query + U key + b): Bahdanau et al. 2014, appendix A.1.2 |
     | "bilinear" | query · W key: Luong et al. 2015, "general" |
-    | "dot", "scaled_dot", "cosine" | none; a key of another width than the query's is projected |
+    | "cosine" | scale · cos(query, key): the scale |
+    | "dot", "scaled_dot" | none |
+
+    In the last two rows a key of another width than the query's is projected.
 
     A function or a member of `attn_jax.scores` is a score too, on queries and keys as they are.
 
@@ -64,8 +67,12 @@ class Attention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         named = isinstance(score, str)
-        rule = f"be one of {list(SCORES)}, or a function (query, key) -> scores"
-        require(score in SCORES if named else callable(score), "score", rule, repr(score))
+        form = f"one of {list(SCORES)}, or a function (query, key) -> scores"
+        if named:
+            require(score in SCORES, "score", f"be {form}", repr(score))
+        else:
+            require_function(score, "score", form)
+        require_slots(normalizer=normalizer)
         learnable = isinstance(normalizer, Entmax) or not learn_alpha
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
         require_sizes(query_features=query_features, key_features=key_features, features=features)

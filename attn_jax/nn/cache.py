@@ -31,6 +31,11 @@ class Cache(NamedTuple):
     value: Float[Array, "*layers b h s e"]
     used: Int[Array, "*n"]
 
+    @property
+    def reached(self) -> Int[Array, ""]:
+        """How far all examples are, where decoding carries it; 0 in an empty batch."""
+        return self.used[0] if self.used.size else jnp.zeros((), self.used.dtype)
+
     def require_room(self, inputs: Float[Array, "b t d"]) -> None:
         """Refuse inputs of another batch, and more of them than there is room for.
 

@@ -79,6 +79,7 @@ class Embedding(nnx.Module):
         vocabulary, features = self.tokens.shape
         tokens = tokens_of("tokens", tokens, vocabulary)
         known = concrete(start)
+        require(known is None or known >= 0, "start", "not be negative", start)
         self.require_positions("tokens", (0 if known is None else int(known)) + tokens.shape[1])
         rows = self.tokens[...][tokens] * features**0.5
         at = start + jnp.arange(tokens.shape[1])
@@ -112,4 +113,4 @@ class Embedding(nnx.Module):
             return affine(outputs, kernel, bias)
         rows = outputs.reshape(-1, outputs.shape[-1])
         logits = jnp.matmul(rows, kernel, preferred_element_type=bias.dtype) + bias[None]
-        return logits.reshape(*outputs.shape[:-1], -1)
+        return logits.reshape(*outputs.shape[:-1], kernel.shape[1])

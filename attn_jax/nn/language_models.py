@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import masks, metrics
 from attn_jax.checks import require
-from attn_jax.nn.arguments import require_sizes, tokens_of
+from attn_jax.nn.arguments import (
+    lengths_of,
+    next_tokens_of,
+    require_sizes,
+    targets_of,
+    tokens_of,
+)
 from attn_jax.nn.blocks import Block
 from attn_jax.nn.cache import Cache
 from attn_jax.nn.embedding import Embedding, Positions
-from attn_jax.nn.recurrent import Encoded, fold
+from attn_jax.nn.recurrent import Encoded, averaged, fold
 from attn_jax.nn.transformer import Stack, apart
 
 
@@ -30,6 +35,7 @@ class LanguageModel(nnx.Module):
       dropout: rate, in training.
       rngs: a seed for the parameters.
 
+    >>> import jax.numpy as jnp
     >>> model = LanguageModel(11, 8, 2, 2, rngs=nnx.Rngs(0))
     >>> model(jnp.ones((1, 5), int)).shape
     (1, 5, 11)
@@ -51,11 +57,10 @@ class LanguageModel(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        causal = masks.Causal() if mask is None else masks.Causal() & mask
         how = {"dropout": dropout, "dtype": dtype, "rngs": rngs}
         of_tokens = {"positions": positions, "longest": longest, "tied": tied}
         self.embedding = Embedding(vocabulary, features, **of_tokens, **how)
-        options |= how | {"positions": in_attention(positions), "mask": causal}
+        options |= how | {"positions": in_attention(positions), "mask": causal(mask)}
         self.stack = Stack(features, heads, layers, **options)
 
     def __call__(
@@ -74,7 +79,7 @@ class LanguageModel(nnx.Module):
         self, tokens: Int[ArrayLike, "b t1"], *, rng: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """Mean cross-entropy of each token but the first, in nats."""
-        tokens = jnp.asarray(tokens)
+        tokens = tokens_of("tokens", tokens, self.embedding.tokens.shape[0])
         outputs = self.outputs(tokens[:, :-1], rng=rng)
         layer = self.embedding.output_layer(outputs.dtype)
         return metrics.linear_cross_entropy(outputs, *layer, tokens[:, 1:])
@@ -129,17 +134,23 @@ class LanguageModel(nnx.Module):
         self, token: Int[Array, " n"], caches: tuple[Cache, ...]
     ) -> tuple[Float[Array, "n v"], tuple[Cache, ...], None]:
         """Logits of the next token, and the state that remembers this one."""
+        token = next_tokens_of(token, self.embedding.tokens.shape[0])
         outputs, caches = self._advanced(token[:, None], caches)
         return self.embedding.logits(outputs[:, 0]), caches, None
 
     def _advanced(self, tokens: Array, caches: tuple[Cache, ...]) -> tuple[Array, tuple]:
-        embedded = self.embedding(tokens, start=caches[0].used[0])
+        embedded = self.embedding(tokens, start=caches[0].reached)
         return self.stack.extend_each(embedded, caches)[:2]
 
 
 def in_attention(positions: Positions) -> str:
     """The positions that a stack knows of; its embedding adds the others."""
     return positions if positions in ("rotary", "alibi") else "none"
+
+
+def causal(mask: masks.MaskFunction | None) -> masks.Mask:
+    """The causal mask, beside another one."""
+    return masks.Causal() if mask is None else masks.Causal() & mask
 
 
 class TransformerDecoder(nnx.Module):
@@ -154,12 +165,13 @@ class TransformerDecoder(nnx.Module):
         *,
         positions: Positions,
         longest: int,
+        mask: masks.MaskFunction | None,
         **options: Any,
     ):
         how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
         where = {"positions": positions, "longest": longest}
         self.embedding = Embedding(vocabulary, features, **where, **how)
-        options |= {"positions": in_attention(positions), "mask": masks.Causal()}
+        options |= {"positions": in_attention(positions), "mask": causal(mask)}
         self.stack = Stack(features, heads, layers, memory_features=features, **options)
 
     def __call__(
@@ -192,7 +204,8 @@ class TransformerDecoder(nnx.Module):
         memory = stack.remember(encoded.memory)
 
         def step(token, caches):
-            embedded = self.embedding(token[:, None], start=caches[0].used[0])
+            token = next_tokens_of(token, self.embedding.tokens.shape[0])
+            embedded = self.embedding(token[:, None], start=caches[0].reached)
             seen = {"memory": memory, "memory_lengths": encoded.length}
             outputs, caches, weights = stack.extend_each(embedded, caches, **seen)
             return self.embedding.logits(outputs[:, 0]), caches, weights[:, 0]
@@ -207,6 +220,7 @@ class TransformerSeq2Seq(nnx.Module):
       sources, targets: numbers of tokens.
       features, heads, layers: of both stacks; further options are `Stack`'s.
       positions, longest: as for `LanguageModel`.
+      mask: of both self-attentions; in the decoder beside the causal one.
       dropout: rate, in training.
       rngs: a seed for the parameters.
     """
@@ -221,12 +235,13 @@ class TransformerSeq2Seq(nnx.Module):
         *,
         positions: Positions = "sinusoidal",
         longest: int = 1024,
+        mask: masks.MaskFunction | None = None,
         dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        options |= {"dropout": dropout, "dtype": dtype, "rngs": rngs}
+        options |= {"mask": mask, "dropout": dropout, "dtype": dtype, "rngs": rngs}
         how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
         where = {"positions": positions, "longest": longest}
         self.embedding = Embedding(sources, features, **where, **how)
@@ -242,13 +257,11 @@ class TransformerSeq2Seq(nnx.Module):
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode padded sources."""
-        source, length = jnp.asarray(source), jnp.asarray(length)
+        source = tokens_of("source", source, self.embedding.tokens.shape[0])
+        length = lengths_of("length", length, *source.shape)
+        self.embedding.require_positions("source", source.shape[1])
         embedded = self.embedding(source, rng=fold(rng, 0))
-        memory = self.encoder(embedded, lengths=length, rng=fold(rng, 1))
-        real = jnp.arange(source.shape[1])[None, :] < length[:, None]
-        memory = jnp.where(real[:, :, None], memory, 0)
-        mean = memory.sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(memory.dtype)
-        return Encoded(memory, length, mean)
+        return averaged(self.encoder(embedded, lengths=length, rng=fold(rng, 1)), length)
 
     def __call__(
         self,
@@ -260,7 +273,7 @@ class TransformerSeq2Seq(nnx.Module):
     ) -> Float[Array, "b t v"]:
         """Logits of each next target token, given the tokens before it (teacher forcing)."""
         encoded = self.encode(source, source_length, rng=rng)
-        return self.decoder(jnp.asarray(tokens), encoded, rng=fold(rng, 2))
+        return self.decoder(tokens, encoded, rng=fold(rng, 2))
 
     def loss(
         self,
@@ -271,12 +284,12 @@ class TransformerSeq2Seq(nnx.Module):
         rng: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """Mean cross-entropy of the batch's target tokens, as `Seq2Seq.loss`."""
-        target = jnp.asarray(batch["target"])
-        before = jnp.pad(target, [(0, 0), (1, 0)], constant_values=start)[:, :-1]
+        embedding = self.decoder.embedding
+        before, target, real = targets_of(batch, start, embedding.tokens.shape[0])
+        embedding.require_positions("target", target.shape[1])
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
         outputs = self.decoder.outputs(before, encoded, rng=fold(rng, 2))
-        real = jnp.arange(target.shape[1])[None, :] < jnp.asarray(batch["target_length"])[:, None]
-        layer = self.decoder.embedding.output_layer(outputs.dtype)
+        layer = embedding.output_layer(outputs.dtype)
         how = {"where": real, "label_smoothing": label_smoothing}
         return metrics.linear_cross_entropy(outputs, *layer, target, **how)
 

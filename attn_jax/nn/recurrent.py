@@ -1,7 +1,8 @@
 """Recurrent layers and encoders of padded batches: GRU, LSTM, both directions, deep, convolutional.
 
-An example's result depends on its own `length` entries alone: outputs on padding are zero, the
-backward direction starts at the true end, and a length of 0 gives zeros and the initial state.
+An example's result, and every gradient, depends on its own `length` entries alone: padding may hold
+NaN, outputs on it are zero, the backward direction starts at the true end, and a length of 0 gives
+zeros and the initial state.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -11,9 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from attn_jax.checks import require
+from attn_jax.checks import require, require_scalar
 from attn_jax.dropout import drop_units
-from attn_jax.nn.arguments import require_sizes
+from attn_jax.nn.arguments import lengths_of, require_sizes, rows_of, without_padding
 from attn_jax.position_encodings import sinusoids
 from attn_jax.products import affine
 from attn_jax.recurrence import LSTMState, gru, lstm, over_time, real_times
@@ -68,8 +69,10 @@ class GRU(nnx.Module):
         reverse: bool = False,
     ) -> tuple[Float[Array, "b t h"], Any]:
         """What each time shows, and the last state; from zeros on."""
-        inputs = jnp.asarray(inputs)
-        real = None if length is None else real_times(jnp.asarray(length), inputs.shape[1])
+        inputs, real = rows_of("inputs", inputs, self.input_kernel.shape[0]), None
+        if length is not None:
+            length = lengths_of("length", length, *inputs.shape[:2])
+            inputs, real = without_padding(inputs, length), real_times(length, inputs.shape[1])
         outputs, final = run(self, jnp.swapaxes(inputs, 0, 1), real, reverse=reverse)
         return jnp.swapaxes(outputs, 0, 1), final
 
@@ -130,6 +133,13 @@ class Encoded(NamedTuple):
     summary: Float[Array, "b c"]  # one vector for the whole
 
 
+def averaged(outputs: Float[Array, "b s e"], length: Int[Array, " b"]) -> Encoded:
+    """The outputs as a memory, and their mean as its summary."""
+    memory = without_padding(outputs, length)
+    count = jnp.maximum(length, 1)[:, None].astype(memory.dtype)
+    return Encoded(memory, length, memory.sum(axis=1) / count)
+
+
 class RecurrentEncoder(nnx.Module):
     """Layers of GRU or LSTM over a source, in both directions or in one. (Bahdanau et al. 2014.)
 
@@ -163,7 +173,7 @@ class RecurrentEncoder(nnx.Module):
         rngs: nnx.Rngs,
     ):
         require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
-        require_sizes(layers=layers)
+        require_sizes(in_features=in_features, features=features, layers=layers)
         require_rate(dropout)
         directions = 2 if bidirectional else 1
         self.memory_features = self.summary_features = directions * features
@@ -184,9 +194,10 @@ class RecurrentEncoder(nnx.Module):
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode; with `rng`, in training, some units are dropped."""
-        inputs, length = jnp.asarray(inputs), jnp.asarray(length)
+        inputs = rows_of("inputs", inputs, self.layers[0][0].input_kernel.shape[0])
+        length = lengths_of("length", length, *inputs.shape[:2])
         real = real_times(length, inputs.shape[1])
-        outputs = jnp.swapaxes(inputs, 0, 1)
+        outputs = jnp.swapaxes(without_padding(inputs, length), 0, 1)
         for level, layer in enumerate(self.layers):
             below = outputs
             if level:
@@ -231,8 +242,8 @@ class ConvolutionalEncoder(nnx.Module):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        require_sizes(features=features, layers=layers)
-        require(width % 2 == 1 and width > 0, "width", "be odd and positive", width)
+        require_sizes(in_features=in_features, features=features, layers=layers, width=width)
+        require(width % 2 == 1, "width", "be odd", width)
         require_rate(dropout)
         self.memory_features = self.summary_features = features
         self.dropout = dropout
@@ -250,16 +261,14 @@ class ConvolutionalEncoder(nnx.Module):
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode; with `rng`, in training, some units are dropped."""
-        inputs, length = jnp.asarray(inputs), jnp.asarray(length)
-        times = inputs.shape[1]
-        real = real_times(length, times).T[:, :, None]
-        outputs = self.inputs(inputs) + sinusoids(times, self.memory_features)[None]
+        inputs = rows_of("inputs", inputs, self.inputs.in_features)
+        length = lengths_of("length", length, *inputs.shape[:2])
+        outputs = self.inputs(without_padding(inputs, length))
+        outputs = outputs + sinusoids(inputs.shape[1], self.memory_features)[None]
         for level, convolution in enumerate(self.convolutions):
-            seen = drop_units(outputs, self.dropout, fold(rng, level)) * real
-            outputs = outputs + jax.nn.glu(convolution(seen))
-        memory = outputs * real
-        mean = memory.sum(axis=1) / jnp.maximum(length, 1)[:, None]
-        return Encoded(memory, length, mean)
+            seen = drop_units(outputs, self.dropout, fold(rng, level))
+            outputs = outputs + jax.nn.glu(convolution(without_padding(seen, length)))
+        return averaged(outputs, length)
 
 
 def fold(rng: PRNGKeyArray | None, number: Int[ArrayLike, ""]) -> PRNGKeyArray | None:
@@ -269,6 +278,7 @@ def fold(rng: PRNGKeyArray | None, number: Int[ArrayLike, ""]) -> PRNGKeyArray |
 
 def require_rate(dropout: float) -> None:
     """Refuse what is no rate of dropout."""
+    require_scalar(dropout, "dropout")
     require(0 <= dropout < 1, "dropout", "be at least 0 and below 1", dropout)
 
 

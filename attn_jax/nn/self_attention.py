@@ -12,7 +12,14 @@ from attn_jax import masks, regression
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
 from attn_jax.heads import choose_for_heads, over_heads
-from attn_jax.nn.arguments import lengths_of, require_dtype, require_sizes, rows_of
+from attn_jax.nn.arguments import (
+    lengths_of,
+    require_dtype,
+    require_sizes,
+    require_slots,
+    rows_of,
+    without_padding,
+)
 from attn_jax.nn.attention import held
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import require_rate
@@ -81,6 +88,7 @@ class MultiHeadAttention(nnx.Module):
         sizes = {"key_value_heads": key_value_heads, "memory_features": memory_features}
         sizes |= {"head_features": head_features, "value_features": value_features}
         require_sizes(features=features, heads=heads, **sizes, out_features=out_features)
+        require_slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         require_dtype(dtype)
         require_rate(dropout)
         known = positions in (None, "rotary", "alibi")
@@ -173,6 +181,8 @@ class MultiHeadAttention(nnx.Module):
         b, count = query.shape[:2]
         if count <= ROWS:
             return function(self._weigh((query, key, value), mask, lengths))
+        # a block of rows could not tell that a mask, or a slot, is of another size
+        jax.eval_shape(lambda: self._weigh((query, key, value), mask, lengths))
         blocks = -(-count // ROWS)
         beyond = blocks * ROWS - count
         query = jnp.pad(query, [(0, 0), (0, beyond), (0, 0), (0, 0)])
@@ -188,7 +198,7 @@ class MultiHeadAttention(nnx.Module):
             return function(self._weigh((rows, key, value), allowed, lengths, start=start))
 
         def joined(parts):
-            return jnp.moveaxis(parts, 0, 2).reshape(b, self.heads, -1)[:, :, :count]
+            return jnp.moveaxis(parts, 0, 2).reshape(b, self.heads, blocks * ROWS)[:, :, :count]
 
         return jax.tree.map(joined, jax.lax.map(of_block, jnp.arange(blocks)))
 
@@ -229,16 +239,20 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[tuple[Array, Array, Array], Array | None]:
         """Queries [b, q, N, d], keys and values [b, k, K, d], normalized and turned; lengths."""
         inputs = rows_of("inputs", inputs, self.query.in_features)
-        given = memory is not None or not self.crosses
-        require(given, "memory", "be given to a module with memory_features", "None")
-        if isinstance(memory, KeyValue):
+        given, projected = memory is not None, isinstance(memory, KeyValue)
+        rule = "be given to a module with memory_features"
+        require(given or not self.crosses, "memory", rule, "None")
+        if not projected:
+            memory = rows_of("memory", memory, self.key.in_features) if given else inputs
+        (count, *_, width, _), b = jax.tree.leaves(memory)[0].shape, inputs.shape[0]
+        require(count == b, "memory", f"be of {b} examples, as the inputs", count)
+        if lengths is not None:
+            lengths = lengths_of("lengths", lengths, b, width)
+        if projected:
             key, value = (each.swapaxes(1, 2) for each in memory)
-        else:
-            memory = inputs if memory is None else rows_of("memory", memory, self.key.in_features)
-            key, value = self._key_value(memory)
-        b = inputs.shape[0]
-        require(key.shape[0] == b, "memory", f"be of {b} examples, as the inputs", key.shape[0])
-        return (self._query(inputs), key, value), lengths_of("lengths", lengths, b)
+        else:  # inputs ask as well, on padding too: there a `Stack` puts zeros
+            key, value = self._key_value(without_padding(memory, lengths) if given else memory)
+        return (self._query(inputs), key, value), lengths
 
     def _query(self, inputs: Array, start: Int[Array, ""] | int = 0) -> Float[Array, "b q n d"]:
         query = self._in_heads(self.query, inputs, self.heads)
@@ -331,7 +345,7 @@ class MultiHeadAttention(nnx.Module):
 
         slopes = (alibi_slopes(self.heads),) if self.positions == "alibi" else None
         where = {"lengths": (None, lengths), "structure": allowed, "own_slots": slopes}
-        return over_heads(one, *projected, None, mask, **where, **options)
+        return over_heads(one, *projected, mask=mask, **where, **options)
 
     def _allowed(self, start: Int[Array, ""] | None) -> list[masks.MaskFunction]:
         return [] if self._mask is None else [moved(self._mask, start)]

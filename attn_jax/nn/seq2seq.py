@@ -15,9 +15,15 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import metrics
-from attn_jax.checks import all_hold, concrete, require
+from attn_jax.checks import require
 from attn_jax.dropout import drop_units
-from attn_jax.nn.arguments import lengths_of, require_sizes, tokens_of
+from attn_jax.nn.arguments import (
+    lengths_of,
+    next_tokens_of,
+    require_sizes,
+    targets_of,
+    tokens_of,
+)
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.recurrent import CELLS, CellName, Encoded, fold, require_rate
 from attn_jax.normalizers import Softmax
@@ -60,7 +66,7 @@ class Decoder(nnx.Module):
       cell: "gru" or "lstm".
       attention: a score or its name (see `Attention`); None: at every step the context is the
         encoder's summary (Cho et al. 2014).
-      normalizer, learn_alpha, attention_features: as for `Attention`.
+      normalizer, learn_alpha, attention_features: as for `Attention`, where there is one.
       order: who comes first, attention or the step.
       input_feeding: whether the last readout is an input; in Luong's order only.
       tied: whether logits compare the readout with the tokens' embeddings (Press & Wolf 2017).
@@ -94,9 +100,14 @@ class Decoder(nnx.Module):
         require_rate(dropout)
         if readout is None:
             readout = embedding if tied else features
+        require_sizes(memory_features=memory_features, summary_features=summary_features)
         require_sizes(vocabulary=vocabulary, embedding=embedding, features=features)
-        require_sizes(layers=layers, readout=readout)
+        require_sizes(layers=layers, readout=readout, attention_features=attention_features)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
+        asks = attention is not None
+        rule = "be left out without attention"
+        require(asks or not learn_alpha, "learn_alpha", rule, learn_alpha)
+        require(asks or attention_features is None, "attention_features", rule, attention_features)
         self.order, self.dropout, self.tied = order, dropout, tied
         self.feeds = input_feeding and order == "step_then_attend"
         self.attention = nnx.data(None)
@@ -158,7 +169,10 @@ class Decoder(nnx.Module):
 
         There may be several hypotheses for each source, n = b · hypotheses: they share its memory.
         """
-        embedded = self._embed(jnp.asarray(token))
+        token, sources = next_tokens_of(token, self.embedding.shape[0]), memory.values.shape[0]
+        shared = token.shape[0] % max(sources, 1) == 0
+        require(shared, "token", f"be as many for each of the {sources} sources", token)
+        embedded = self._embed(token)
         state, seen, asked = self._advance(self._project(embedded), state, memory)
         readout = seen if self.feeds else self._read(*seen, embedded)
         weights = None if self.attention is None else self._weights(asked, memory)
@@ -184,7 +198,10 @@ class Decoder(nnx.Module):
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "t b r"], Float[Array, "t b h"]]:
         """What `output_layer` makes logits of, and the states that asked; time first."""
-        memory, tokens = self.look(encoded), jnp.asarray(tokens)
+        tokens, examples = tokens_of("tokens", tokens, self.embedding.shape[0]), len(encoded.length)
+        rule = f"be of {examples} examples, as the memory"
+        require(tokens.shape[0] == examples, "tokens", rule, tokens)
+        memory = self.look(encoded)
         embedded = drop_units(self._embed(tokens.T), self.dropout, fold(rng, 0))
         drop = self._masks(tokens.shape[0], rng)
 
@@ -233,18 +250,16 @@ class Decoder(nnx.Module):
         return DecoderState(tuple(cells), seen if self.feeds else None), seen, asks
 
     def _context(self, asks: Float[Array, "n h"], memory: Memory) -> Float[Array, "n e"]:
-        sources = memory.values.shape[0]
-        hypotheses = asks.shape[0] // sources
+        by_source = _by_source(asks, memory)
         if self.attention is None:
-            return jnp.repeat(memory.summary, hypotheses, axis=0)
-        asks = asks.reshape(sources, hypotheses, -1)
-        context = self.attention(asks, memory.keys, memory.values, memory.length)
-        return context.reshape(sources * hypotheses, -1)
+            return jnp.repeat(memory.summary, by_source.shape[1], axis=0)
+        context = self.attention(by_source, memory.keys, memory.values, memory.length)
+        return context.reshape(asks.shape[0], context.shape[-1])
 
     def _weights(self, asks: Float[Array, "n h"], memory: Memory) -> Float[Array, "n s"]:
-        sources, times = memory.values.shape[:2]
-        asks = asks.reshape(sources, asks.shape[0] // sources, -1)
-        return self.attention.weights(asks, memory.keys, memory.length).reshape(-1, times)
+        by_source = _by_source(asks, memory)
+        weights = self.attention.weights(by_source, memory.keys, memory.length)
+        return weights.reshape(asks.shape[0], weights.shape[-1])
 
     def _read(self, shown: Array, context: Array, embedded: Array | None) -> Float[Array, "*n r"]:
         parts = [shown, context] + ([embedded] if self.order == "attend_then_step" else [])
@@ -264,10 +279,10 @@ class Decoder(nnx.Module):
         if rng is None or self.dropout == 0:
             return lambda units, level: units
         ones = jnp.ones((batch, self.layers[0].features))
-        masks = [
-            drop_units(ones, self.dropout, fold(rng, 2 + level))
-            for level in range(len(self.layers))
-        ]
+        masks = {
+            level: drop_units(ones, self.dropout, fold(rng, 2 + level))
+            for level in range(1, len(self.layers))
+        }
         return lambda units, level: units * masks[level].astype(units.dtype)
 
 
@@ -310,10 +325,7 @@ class Seq2Seq(nnx.Module):
     ) -> Encoded:
         """Encode padded sources; with `rng`, in training, some units are dropped."""
         source = tokens_of("source", source, self.embedding.shape[0])
-        length = lengths_of("length", length, source.shape[0])
-        width = source.shape[1]
-        fits = all_hold(length, lambda each: each <= width)
-        require(fits, "length", f"be at most {width}, the source's width", f"{concrete(length)}")
+        length = lengths_of("length", length, *source.shape)
         embedded = drop_units(self.embedding[...][source], self.dropout, fold(rng, 0))
         return self.encoder(embedded, length, rng=fold(rng, 1))
 
@@ -344,14 +356,11 @@ class Seq2Seq(nnx.Module):
           label_smoothing: see `metrics.cross_entropy`.
           rng: for dropout; None: none is.
         """
-        batch = {name: jnp.asarray(each) for name, each in batch.items()}
-        target = batch["target"].T
-        before = jnp.concatenate([jnp.full_like(target[:1], start), target[:-1]]).T
+        before, target, real = targets_of(batch, start, self.decoder.embedding.shape[0])
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
         readout, _ = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
-        real = jnp.arange(target.shape[0])[:, None] < batch["target_length"][None, :]
-        how = {"where": real, "label_smoothing": label_smoothing}
-        return metrics.linear_cross_entropy(readout, *self.decoder.output_layer(), target, **how)
+        how = {"where": real.T, "label_smoothing": label_smoothing}
+        return metrics.linear_cross_entropy(readout, *self.decoder.output_layer(), target.T, **how)
 
     def begin(
         self,
@@ -369,6 +378,13 @@ class Seq2Seq(nnx.Module):
             return self.decoder.step(token, state, memory)
 
         return step, self.decoder.start(encoded.summary)
+
+
+def _by_source(asks: Float[Array, "n h"], memory: Memory) -> Float[Array, "s hypotheses h"]:
+    """What asks each source: hypotheses of one are neighbours."""
+    sources = memory.values.shape[0]
+    hypotheses = asks.shape[0] // sources if sources else 1
+    return asks.reshape(sources, hypotheses, asks.shape[-1])
 
 
 def _normal(rngs: nnx.Rngs, rows: int, features: int, scale: float) -> Float[Array, "v d"]:

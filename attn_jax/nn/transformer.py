@@ -17,7 +17,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import products, streaming
 from attn_jax.checks import require
-from attn_jax.nn.arguments import lengths_of, require_dtype, require_sizes, rows_of
+from attn_jax.nn.arguments import (
+    lengths_of,
+    require_dtype,
+    require_sizes,
+    rows_of,
+    without_padding,
+)
 from attn_jax.nn.blocks import NORMS, Asked, Block, BlockOptions
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import fold, require_rate
@@ -125,7 +131,10 @@ class Stack(nnx.Module):
         memory_lengths: Int[ArrayLike, " b"] | None = None,
         rng: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t d"]:
-        """All positions at once; with `rng`, in training, some units are dropped."""
+        """All positions at once; with `rng`, in training, some units are dropped.
+
+        What stands beyond an example's length, NaN too, changes no other position and no gradient.
+        """
         where = {"lengths": lengths, "memory": memory, "memory_lengths": memory_lengths}
         return self.look(None, inputs, **where, rng=rng)[0]
 
@@ -149,10 +158,13 @@ class Stack(nnx.Module):
         (3, 1, 2, 5, 5)
         """
         inputs = self._rows(inputs)
-        lengths = lengths_of("lengths", lengths, inputs.shape[0])
+        if lengths is not None:
+            lengths = lengths_of("lengths", lengths, *inputs.shape[:2])
+            inputs = without_padding(inputs, lengths)
         seen = self._seen(memory, memory_lengths, inputs.shape[0])
         if self.is_unrolled:
-            outputs, looks = _in_turn(function, self.blocks, inputs, lengths, seen, rng)
+            how = function, self.remat
+            outputs, looks = _in_turn(*how, self.blocks, inputs, lengths, seen, rng)
         else:
             run = _compiled if self.pure and is_pure(function) else _scanned
             graphdef, state = nnx.split(self.blocks)
@@ -216,6 +228,7 @@ class Stack(nnx.Module):
 
     def remember(self, memory: Num[ArrayLike, "b s c"]) -> tuple[KeyValue, ...]:
         """The memory as each layer's heads compare and sum it."""
+        require_memory(self.memory_features, memory)
         return tuple(block.cross.remember(memory) for block in self.layers())
 
     def extend_each(
@@ -232,11 +245,14 @@ class Stack(nnx.Module):
         of one source, may share a memory.
         """
         outputs, moved, alignment = self._rows(inputs), [], None
+        rule = f"be one of each of the {self.count} layers, as `caches` gives them"
+        fits = not isinstance(caches, Cache) and len(caches) == self.count
+        require(fits, "caches", rule, f"{type(caches).__name__} of {len(caches)}")
         caches[0].require_room(outputs)
         require_memory(self.memory_features, memory)
         for number, (block, cache) in enumerate(zip(self.layers(), caches, strict=True)):
             seen = None if memory is None else (memory[number], memory_lengths)
-            own = cache._replace(used=cache.used[0])
+            own = cache._replace(used=cache.reached)
             outputs, new, asked = block.extend(outputs, own, seen)
             moved.append(new._replace(used=jnp.full_like(cache.used, new.used)))
         if memory is not None:
@@ -255,7 +271,9 @@ class Stack(nnx.Module):
         memory = rows_of("memory", memory, self.memory_features)
         fits = memory.shape[0] == examples
         require(fits, "memory", f"be of {examples} examples, as the inputs", memory)
-        return memory, lengths_of("memory_lengths", lengths, examples)
+        if lengths is not None:
+            lengths = lengths_of("memory_lengths", lengths, *memory.shape[:2])
+        return memory, lengths
 
 
 def require_memory(features: int | None, memory: Any) -> None:
@@ -285,11 +303,16 @@ def _scanned(graphdef, function, remat, state, inputs, lengths, memory, rng):
     return jax.lax.scan(lambda outputs, now: layer(outputs, *now), inputs, (state, numbers))
 
 
-def _in_turn(function, blocks, outputs, lengths, memory, rng):
+def _in_turn(function, remat, blocks, outputs, lengths, memory, rng):
+    def layer(block, number, outputs):
+        outputs, asked = block(outputs, lengths, memory, fold(rng, number))
+        return outputs, None if function is None else function(block, asked, memory)
+
     looks = []
     for number, block in enumerate(blocks):
-        outputs, asked = block(outputs, lengths, memory, fold(rng, number))
-        looks.append(None if function is None else function(block, asked, memory))
+        run = partial(layer, block, number)
+        outputs, look = (jax.checkpoint(run) if remat else run)(outputs)
+        looks.append(look)
     return outputs, jax.tree.map(lambda *each: jnp.stack(each), *looks)
 
 

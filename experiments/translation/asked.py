@@ -10,9 +10,9 @@ from matplotlib.backend_bases import FigureCanvasBase
 
 from attn_jax import plots
 from experiments.errors import UserError, listed
+from experiments.letters import say_missing
 from experiments.runs import refusing, write_with
 from experiments.translation.figures import heat_map
-from experiments.translation.letters import say_missing
 from experiments.translation.reports import translation_links
 from experiments.translation.translator import Translation
 
@@ -53,8 +53,11 @@ def opened(path: Path | None) -> Iterator[IO[str] | None]:
         return
     with refusing(path, ALIGNMENTS):
         stream = path.open("w", encoding="utf-8", newline="\n")
-    with stream:
+    try:
         yield stream
+    finally:
+        with refusing(path, ALIGNMENTS):
+            stream.close()
 
 
 def write_links(
@@ -63,9 +66,10 @@ def write_links(
     """Write a line of links for each translation of a line, in Pharaoh's format, at once."""
     from attn_jax import metrics
 
-    for each in best:
-        stream.write(metrics.to_pharaoh(translation_links(source, each, vocabularies)) + "\n")
-    stream.flush()
+    with refusing(Path(stream.name), ALIGNMENTS):
+        for each in best:
+            stream.write(metrics.to_pharaoh(translation_links(source, each, vocabularies)) + "\n")
+        stream.flush()
 
 
 def draw(path: Path, source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> bool:

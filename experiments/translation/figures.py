@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attn_jax import plots
+from experiments.letters import label, say_missing
 from experiments.translation.corpora import Lines
-from experiments.translation.letters import label, say_missing
 from experiments.translation.translator import Translation
 
 HEAT_MAPS, WORDS = 4, (6, 16)  # how many, and of how many source tokens

@@ -10,11 +10,13 @@ from experiments.errors import UserError
 PATIENCE = 0.02  # seconds that a line waits for others to come
 
 
-def chunks(stream: IO[str], most: int) -> Iterator[list[str]]:
+def chunks(stream: IO[str] | None, most: int) -> Iterator[list[str]]:
     """Yield lists of at most `most` lines, without their ends, none of them held back.
 
     A thread reads: what is there already comes together, and a line that comes alone goes alone.
     """
+    if stream is None:
+        raise UserError("there are lines to read from the standard input, which is closed.")
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * most)
     threading.Thread(target=_read, args=(stream, arrived), daemon=True).start()
     over = False
@@ -44,7 +46,7 @@ def _read(stream: IO[str], arrived: queue.Queue) -> None:
         for number, line in enumerate(_decoded(stream)):
             line = line.removeprefix("\ufeff") if number == 0 else line
             arrived.put(line.removesuffix("\n").removesuffix("\r"))
-    except (OSError, ValueError) as error:  # what is read so far is translated first
+    except BaseException as error:  # what is read so far is translated first
         arrived.put(error)
         return
     arrived.put(None)

@@ -61,6 +61,9 @@ class ModelOptions:
         if self.model == "transformer":
             if self.score == "none":
                 raise UserError("--score none needs --model recurrent: a Transformer is attention.")
+            if self.normalizer == "entmax":
+                rule = "whose α is learned, needs --model recurrent; entmax15 has α = 1.5"
+                raise UserError(f"--normalizer entmax, {rule}.")
             if self.features % self.heads:
                 sizes = f"{self.features}. Got {self.heads}"
                 raise UserError(f"--heads must divide --features, {sizes}.")

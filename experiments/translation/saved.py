@@ -6,6 +6,7 @@ training/                  checkpoints, metrics.jsonl; under twin/ those of the 
                            attention, so that no later run of the name inherits them
 """
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,10 +112,12 @@ def _with_parameters(model: Any, training: Path, average: int) -> Any:
     from attn_jax.training import load as load_checkpoint
     from attn_jax.training import load_average
 
-    with as_user_errors(ValueError):
+    try:
         if average > 1:
             return load_average(model, training, average)
         return load_checkpoint(model, training)
+    except ValueError as error:
+        raise UserError(re.sub("^count", "--average", str(error))) from error
 
 
 def require_same_vocabulary(first: tuple[Any, Any], other: Saved, name: str) -> None:

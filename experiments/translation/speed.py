@@ -38,8 +38,9 @@ def compare(
     training["attn_jax"], compiled = ours(model, some, fit)
     translator = Translator([model], vocabularies[1], SearchOptions(), align_up_to=0)
     translating["attn_jax"] = lambda: translator(lines)
-    plain = (options.model, options.score, options.cell, options.order, options.encoder)
-    bahdanau = ("recurrent", "additive", "gru", "attend_then_step", "recurrent")
+    plain = (options.model, options.score, options.normalizer, options.cell)
+    plain += (options.order, options.encoder)
+    bahdanau = ("recurrent", "additive", "softmax", "gru", "attend_then_step", "recurrent")
     if importlib.util.find_spec("torch") and plain == bahdanau and options.layers == 1:
         training["PyTorch"], translating["PyTorch"] = torchs(options, sizes, some, lines, fit)
     seconds = {**timed(training), **{f"{n} ": s for n, s in timed(translating).items()}}
@@ -76,7 +77,7 @@ def ours(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable,
     state = step.initial_state(model, optimizer, fit.seed)
 
     def loss(model, batch, rng):
-        return model.loss(batch, start=text.START, rng=rng)
+        return model.loss(batch, start=text.START, label_smoothing=fit.label_smoothing, rng=rng)
 
     one = step.make_step(step.split(model)[0], loss, optimizer, None)
     largest = max(batches, key=lambda batch: batch["target"].size)
@@ -116,7 +117,7 @@ def torchs(
     def train():
         twin.train()
         for batch in given:
-            loss = twin.loss(batch)
+            loss = twin.loss(batch, fit.label_smoothing)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(twin.parameters(), fit.clip_norm)

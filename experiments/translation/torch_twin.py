@@ -57,7 +57,7 @@ class Twin(nn.Module):
         seen = torch.cat([state, context, embedded], -1)
         return self.output(self.dropout(torch.tanh(self.readout(seen))))
 
-    def loss(self, batch):
+    def loss(self, batch, label_smoothing):
         """Return the mean cross-entropy of the real target tokens."""
         target, length = batch["target"], batch["target_length"]
         memory, keys, padding, state = self.encode(batch["source"], batch["source_length"])
@@ -70,7 +70,8 @@ class Twin(nn.Module):
             contexts.append(context)
         real = torch.arange(target.shape[1])[None] < length[:, None]
         parts = [torch.stack(each, 1)[real] for each in (states, contexts)]
-        return functional.cross_entropy(self.logits(*parts, embedded[real]), target[real])
+        logits = self.logits(*parts, embedded[real])
+        return functional.cross_entropy(logits, target[real], label_smoothing=label_smoothing)
 
     @torch.no_grad()
     def greedy(self, batch, longest):

@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax import masks
-from attn_jax.nn import Embedding, LanguageModel, MultiHeadAttention, Stack, TransformerSeq2Seq
+from attn_jax import Dot, Softmax, masks
+from attn_jax.nn import (
+    Attention,
+    Decoder,
+    Embedding,
+    LanguageModel,
+    MultiHeadAttention,
+    NadarayaWatson,
+    RecurrentEncoder,
+    Seq2Seq,
+    Stack,
+    TransformerSeq2Seq,
+)
 
 pytestmark = pytest.mark.usefixtures("without_shape_hook")
 
@@ -27,12 +38,27 @@ X, MEMORY = np.ones((B, T, D)), np.ones((B, 7, 6))
         ({"positions": "learned"}, r"positions must be 'rotary', 'alibi' or None\. Got 'learned'"),
         ({"positions": "rotary"}, r"head_features must be even for rotary positions\. Got 3"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"dropout": None}, "dropout must be one real number. Got None"),
+        ({"mask": masks.Causal}, r"mask must be a function .*did you mean Causal\(\)"),
+        ({"score": Dot}, r"score must be a function .*did you mean Dot\(\)"),
+        ({"score_mod": 0.5}, "score_mod must be a function .*Got 0.5"),
+        ({"normalizer": None}, "normalizer must be a function .*Got None"),
         ({"dtype": jnp.int32}, "dtype must be a floating-point dtype or None"),
     ],
 )
 def test_attention_names_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"features": D, "heads": N} | options, rngs=nnx.Rngs(0))
+
+
+def test_a_slot_is_no_class():
+    for build, name in (
+        (lambda: Attention(3, 4, score=Dot, rngs=nnx.Rngs(0)), "score"),
+        (lambda: Attention(3, 4, normalizer=Softmax, rngs=nnx.Rngs(0)), "normalizer"),
+        (lambda: NadarayaWatson(normalizer=Softmax), "normalizer"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be .*Got the class"):
+            build()
 
 
 @pytest.mark.parametrize(
@@ -57,6 +83,13 @@ def test_attention_names_bad_options(options, message):
         ({}, (X,), {"lengths": [1.0, 2.0]}, "lengths must be integers, one for each of the 2"),
         ({}, (X,), {"lengths": [1, 2, 3]}, "lengths must be integers, one for each of the 2"),
         ({}, (X,), {"lengths": [1, -2]}, "lengths must not be negative"),
+        ({}, (X,), {"lengths": [1, 6]}, r"lengths must be at most 5, .*Got \[1 6\]"),
+        (
+            {"memory_features": 6},
+            (X, MEMORY),
+            {"lengths": np.array([2**32 + 1] * 2)},
+            "lengths must be at most 7",
+        ),
     ],
 )
 def test_attention_names_bad_input(own, arguments, options, message):
@@ -109,6 +142,13 @@ def test_stack_names_bad_options(options, message):
             {"memory": MEMORY, "memory_lengths": [2]},
             "memory_lengths must be integers, one for each of the 2",
         ),
+        (
+            {"memory_features": 6},
+            X,
+            {"memory": MEMORY, "memory_lengths": [2, 8]},
+            "memory_lengths must be at most 7",
+        ),
+        ({}, X, {"lengths": [2, 6]}, "lengths must be at most 5"),
     ],
 )
 def test_stack_names_bad_input(own, inputs, options, message):
@@ -129,6 +169,15 @@ def test_a_full_cache_of_a_stack_is_refused():
         module.unrolled().extend(X[:, :1], module.cache(B, T))
 
 
+def test_a_stack_is_given_what_its_layers_take():
+    with pytest.raises(ValueError, match=r"memory must be given where .* memory_features None"):
+        stack().remember(MEMORY)
+    module = stack(mask=masks.Causal(), layers=2)
+    for caches in (module.caches(B, T)[:1], module.cache(B, T)):
+        with pytest.raises(ValueError, match="caches must be one of each of the 2 layers"):
+            module.extend_each(X[:, :1], caches)
+
+
 # Tokens and positions
 
 
@@ -140,6 +189,8 @@ def test_a_full_cache_of_a_stack_is_refused():
         ([3, 4], 0, r"tokens must be integers \[batch, length\]"),
         ([[3.0]], 0, r"tokens must be integers \[batch, length\]"),
         ([[1] * 6], 0, r"tokens must take at most 5 positions, which are learned\. Got 6"),
+        ([[2**32 + 1]], 0, "tokens must be from 0 to 6"),
+        ([[1, 1]], -1, "start must not be negative. Got -1"),
         ([[1, 1]], jnp.array(4), r"tokens must take at most 5 positions, .*\. Got 6"),
     ],
 )
@@ -174,5 +225,69 @@ def test_a_translator_ends_at_its_learned_positions():
     model = TransformerSeq2Seq(7, 7, 4, 1, 1, positions="learned", longest=5, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="longest must take at most 5 positions"):
         model.begin(np.ones((1, 3), int), np.array([3]), longest=6)
-    with pytest.raises(ValueError, match="tokens must take at most 5 positions"):
+    with pytest.raises(ValueError, match="source must take at most 5 positions"):
         model.encode(np.ones((1, 6), int), np.array([3]))
+    batch = {"source": np.ones((1, 3), int), "source_length": [3]}
+    batch |= {"target": np.ones((1, 6), int), "target_length": [6]}
+    with pytest.raises(ValueError, match="target must take at most 5 positions"):
+        model.loss(batch, start=2)
+
+
+def test_traced_tokens_are_not_known():
+    module = Embedding(7, 4, rngs=nnx.Rngs(0))
+    got = jax.jit(module)(jnp.array([[6, 7, 99, -1], [0, -7, -8, -99]]))
+    np.testing.assert_array_equal(got, np.repeat(got[:, :1], 4, axis=1))
+
+
+def test_a_language_model_names_bad_tokens():
+    model = LanguageModel(7, 4, 1, 1, rngs=nnx.Rngs(0))
+    for tokens, rule in (([1, 2], r"integers \[batch, length\]"), ([[1, 2, 7]], "from 0 to 6")):
+        with pytest.raises(ValueError, match=f"tokens must be {rule}"):
+            model.loss(tokens)
+    with pytest.raises(ValueError, match="token must be integers, one for each hypothesis"):
+        model.step(3, model.unrolled().stack.caches(1, 2))
+
+
+SOURCES = {"source": np.ones((2, 3), int), "source_length": np.array([3, 2])}
+BATCH = SOURCES | {"target": np.ones((2, 4), int), "target_length": np.array([4, 2])}
+BAD_BATCHES = [
+    ({"source": np.full((2, 3), 7)}, "source must be from 0 to 6"),
+    ({"source_length": [3, 4]}, "length must be at most 3"),
+    ({"source_length": [3]}, "length must be integers, one for each of the 2"),
+    ({"source_length": None}, "length must be integers, .*Got None"),
+    ({"target": np.ones(4, int)}, r"target must be integers \[batch, length\]"),
+    ({"target": np.full((2, 4), 5)}, r"target must be from 0 to 4\. Got \[5\]"),
+    ({"target": np.ones((3, 4), int)}, "target must have as many rows as source"),
+    ({"target_length": [4, 5]}, "target_length must be at most 4"),
+    ({"start": 5}, r"start must be from 0 to 4\. Got \[5\]"),
+    ({"start": -1}, r"start must be from 0 to 4\. Got \[-1\]"),
+    ({"start": 2**32 + 1}, "start must be from 0 to 4"),
+    ({"start": 0.5}, r"start must be one integer\. Got 0.5"),
+    ({"start": None}, r"start must be one integer\. Got None"),
+]
+TRANSLATORS = {
+    "recurrent": lambda: recurrent(7, 5),
+    "transformer": lambda: TransformerSeq2Seq(7, 5, 4, 1, 1, rngs=nnx.Rngs(0)),
+}
+
+
+def recurrent(sources, targets):
+    rngs = nnx.Rngs(0)
+    encoder = RecurrentEncoder(3, 2, rngs=rngs)
+    decoder = Decoder(targets, 4, 4, embedding=2, features=3, rngs=rngs)
+    return Seq2Seq(sources, encoder, decoder, embedding=3, rngs=rngs)
+
+
+@pytest.mark.parametrize("build", TRANSLATORS.values(), ids=TRANSLATORS)
+def test_a_translator_names_what_is_wrong_in_a_batch(build):
+    model = build()
+    for change, message in BAD_BATCHES:
+        batch = BATCH | {"start": 2} | change
+        with pytest.raises(ValueError, match=message):
+            model.loss(batch, start=batch.pop("start"))
+    step, state = model.begin(*SOURCES.values(), longest=1)
+    for token, rule in (([1, 5], "from 0 to 4"), (1, "integers, one for each"), ([1.0] * 2, "int")):
+        with pytest.raises(ValueError, match=f"token must be {rule}"):
+            step(token, state)
+    with pytest.raises(ValueError, match="tokens must be from 0 to 4"):
+        model(*SOURCES.values(), BATCH["target"] + 4)

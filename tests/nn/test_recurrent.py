@@ -9,7 +9,7 @@ from flax import nnx
 from attn_jax.dropout import drop_units
 from attn_jax.nn import GRU, LSTM, ConvolutionalEncoder, RecurrentEncoder
 from tests.nn import loops
-from tests.tolerance import assert_close, assert_exactly_zero
+from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
 
 LENGTHS = np.array([5, 2, 0, 3])
 INPUTS = np.random.default_rng(0).normal(size=(4, 5, 3))
@@ -68,10 +68,10 @@ EVERY_ENCODER = {
 
 @pytest.mark.parametrize("build", EVERY_ENCODER.values(), ids=EVERY_ENCODER)
 def test_what_shares_the_batch_and_the_padding_change_nothing(build):
-    """Padding holds anything but what would show: inf is for attention to forget, not for x W."""
+    """Padding holds anything, NaN too."""
     encoder = build()
     encoded = encoder(INPUTS, LENGTHS)
-    garbage = np.where(np.arange(5)[None, :, None] < LENGTHS[:, None, None], INPUTS, 1e30)
+    garbage = np.where(np.arange(5)[None, :, None] < LENGTHS[:, None, None], INPUTS, np.nan)
     longer = np.concatenate([garbage, np.full((4, 2, 3), -7.0)], axis=1)
     order = np.array([2, 3, 1, 0])
     other = encoder(longer[order], LENGTHS[order])
@@ -80,21 +80,7 @@ def test_what_shares_the_batch_and_the_padding_change_nothing(build):
     assert_close(other.summary, encoded.summary[order])
 
 
-@pytest.mark.parametrize("build", EVERY_ENCODER.values(), ids=EVERY_ENCODER)
-def test_padding_gets_no_gradient(build):
-    encoder = build()
-
-    def loss(inputs):
-        encoded = encoder(inputs, LENGTHS)
-        return (encoded.memory**2).sum() + (encoded.summary**3).sum()
-
-    gradient = jax.grad(loss)(INPUTS)
-    for example, length in enumerate(LENGTHS):
-        assert_exactly_zero(gradient[example, length:])
-        assert (gradient[example, :length] != 0).all()
-
-
-HALF = {
+MODULES = {
     "gru": lambda: GRU(3, 7, rngs=nnx.Rngs(0)),
     "lstm": lambda: LSTM(3, 7, rngs=nnx.Rngs(0)),
     "deep": lambda: RecurrentEncoder(3, 7, layers=2, cell="lstm", rngs=nnx.Rngs(0)),
@@ -102,7 +88,25 @@ HALF = {
 }
 
 
-@pytest.mark.parametrize("build", HALF.values(), ids=HALF)
+@pytest.mark.parametrize("build", MODULES.values(), ids=MODULES)
+def test_padding_gets_no_gradient(build):
+    """Nor do parameters get one from it: NaN times 0 would be NaN."""
+    graphdef, state = nnx.split(randomized(build()))
+
+    def loss(state, inputs):
+        results = nnx.merge(graphdef, state)(inputs, LENGTHS)
+        return sum((each**3).sum() for each in jax.tree.leaves(results))
+
+    slopes = jax.grad(loss, (0, 1))
+    parameters, gradient = slopes(state, INPUTS)
+    for example, length in enumerate(LENGTHS):
+        assert_exactly_zero(gradient[example, length:])
+        assert (gradient[example, :length] != 0).all()
+    garbage = np.where(np.arange(5)[None, :, None] < LENGTHS[:, None, None], INPUTS, np.nan)
+    assert_trees_close(slopes(state, garbage), (parameters, gradient))
+
+
+@pytest.mark.parametrize("build", MODULES.values(), ids=MODULES)
 def test_half_precision_inputs_meet_wider_parameters(build):
     """They are what they are in float64, and so is all that follows."""
     half = jnp.asarray(INPUTS, jnp.bfloat16)
@@ -157,10 +161,29 @@ def test_dropped_units(rate):
         (lambda r: RecurrentEncoder(3, 7, cell="rnn", rngs=r), r"cell must be one of .*Got 'rnn'"),
         (lambda r: RecurrentEncoder(3, 7, layers=0, rngs=r), "layers must be a positive integer"),
         (lambda r: RecurrentEncoder(3, 7, dropout=1.0, rngs=r), "dropout must be at least 0 and"),
-        (lambda r: ConvolutionalEncoder(3, 7, width=2, rngs=r), "width must be odd and positive"),
+        (lambda r: ConvolutionalEncoder(3, 7, width=2, rngs=r), "width must be odd. Got 2"),
+        (lambda r: ConvolutionalEncoder(0, 4, rngs=r), "in_features must be a positive integer"),
     ],
 )
 @pytest.mark.usefixtures("without_shape_hook")
 def test_bad_input_is_named(build, message):
     with pytest.raises(ValueError, match=message):
         build(nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("build", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize(
+    ("inputs", "lengths", "message"),
+    [
+        (INPUTS, LENGTHS + 1, r"length must be at most 5, .*Got \[6 3 1 4\]"),
+        (INPUTS, LENGTHS - 1, "length must not be negative"),
+        (INPUTS, LENGTHS * 1.0, "length must be integers, one for each of the 4 examples"),
+        (INPUTS, LENGTHS[:1], "length must be integers, one for each of the 4 examples"),
+        (INPUTS[0], LENGTHS, r"inputs must have shape \[batch, length, features\]"),
+        (INPUTS[..., :2], LENGTHS, "inputs must have 3 features"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_hook")
+def test_inputs_and_lengths_that_do_not_fit_are_refused(build, inputs, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        build()(inputs, lengths)

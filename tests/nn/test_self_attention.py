@@ -274,6 +274,25 @@ def test_entropy_in_blocks_of_queries(options, monkeypatch):
     assert_close(module.reduced(lambda rows: rows.sum(-1), X, **given), weights.sum(-1))
 
 
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("count", [T - 2, T + 2])
+def test_a_mask_of_another_size_is_refused_in_blocks_too(count, monkeypatch):
+    monkeypatch.setattr(self_attention, "ROWS", 2)
+    for shape in ((count, T), (T, count)):
+        mask = np.ones(shape, bool)
+        for ask in (layer().weights, layer().entropy):
+            with pytest.raises(ValueError, match=r"mask must align .*\[2, 4, 5, 5\].*Got bool"):
+                ask(X, mask=mask)
+        for ask in (layer(mask=masks.Dense(mask)).weights, layer(mask=masks.Dense(mask)).entropy):
+            with pytest.raises(ValueError, match=r"array must have one entry for each"):
+                ask(X)
+
+
+def test_entropy_of_an_empty_batch(monkeypatch):
+    monkeypatch.setattr(self_attention, "ROWS", 2)
+    assert jax.eval_shape(layer().entropy, X[:0]).shape == (0, N, T)
+
+
 def test_entropy_holds_the_weights_of_some_queries():
     count = 2 * self_attention.ROWS + 3
     rows = jax.ShapeDtypeStruct((B, count, D), float)

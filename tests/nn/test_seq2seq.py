@@ -144,7 +144,7 @@ def test_loss_does_not_depend_on_padding_or_company():
     padded = {
         **BATCH,
         "source": np.pad(SOURCE, [(0, 0), (0, 2)], constant_values=1),
-        "target": np.pad(TOKENS, [(0, 0), (0, 3)], constant_values=5),
+        "target": np.pad(TOKENS, [(0, 0), (0, 3)], constant_values=-100),
     }
     assert_close(value_and_grad(state, padded)[0], whole)
     single = [value_and_grad(state, {n: b[[i]] for n, b in BATCH.items()}) for i in (2, 0, 1)]
@@ -173,6 +173,23 @@ def test_dropout_is_for_training():
     ]
     assert losses[0] == losses[1]
     assert len({float(each) for each in losses}) == 3
+
+
+@pytest.mark.parametrize("attention", ["additive", None])
+def test_an_empty_batch_has_an_empty_result(attention):
+    seq2seq, none = model(attention=attention), jax.tree.map(lambda each: each[:0], BATCH)
+    shape = jax.eval_shape(seq2seq, SOURCE[:0], LENGTH[:0], TOKENS[:0]).shape
+    assert shape == (0, 4, V)
+    assert jax.eval_shape(lambda: seq2seq.loss(none, start=2)[0]).shape == ()
+
+    def stepped():
+        step, state = seq2seq.begin(none["source"], none["source_length"])
+        logits, _, weights = step(none["target"][:, 0], state)
+        return logits, () if weights is None else weights
+
+    logits, weights = jax.eval_shape(stepped)
+    assert logits.shape == (0, V)
+    assert weights == () if attention is None else weights.shape == (0, 5)
 
 
 # Decoding
@@ -207,6 +224,11 @@ def test_beam_search_is_what_teacher_forcing_says(order):
         ({"cell": "rnn"}, "cell must be one of .*Got 'rnn'"),
         ({"order": "both"}, "order must be one of .*Got 'both'"),
         ({"attention": "luong"}, "score must be one of .*Got 'luong'"),
+        (
+            {"attention": None, "learn_alpha": True},
+            "learn_alpha must be left out without attention",
+        ),
+        ({"attention": None, "attention_features": 2}, "attention_features must be left out"),
         ({"learn_alpha": True}, "learn_alpha must be False without an Entmax normalizer"),
         ({"tied": True, "readout": 5}, "readout must be the embedding where tied. Got 5"),
         ({"dropout": -0.1}, "dropout must be at least 0 and below 1"),
@@ -226,7 +248,7 @@ def test_bad_input_is_named(options, message):
     [
         (np.full((3, 5), W), LENGTH, "source must be from 0 to 12"),
         (-SOURCE, LENGTH, "source must be from 0 to 12"),
-        (SOURCE, LENGTH + 1, "length must be at most 5, the source's width"),
+        (SOURCE, LENGTH + 1, "length must be at most 5, the width of what is padded"),
         (SOURCE, LENGTH - 1, "length must not be negative"),
         (SOURCE, LENGTH[:2], "length must be integers, one for each of the 3 examples"),
     ],
@@ -234,3 +256,22 @@ def test_bad_input_is_named(options, message):
 def test_sources_that_jax_would_clip_are_refused(source, length, message):
     with pytest.raises(ValueError, match=message):
         model().encode(source, length)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_a_decoder_names_bad_tokens():
+    seq2seq = model()
+    encoded, state = seq2seq.encode(SOURCE, LENGTH), seq2seq.begin(SOURCE, LENGTH)[1]
+    memory = seq2seq.decoder.look(encoded)
+    for tokens, rule in (
+        (TOKENS + V, "from 0 to 10"),
+        (TOKENS - V, "from 0 to 10"),
+        (TOKENS[0], r"integers \[batch, length\]"),
+        (TOKENS[:2], "of 3 examples, as the memory"),
+    ):
+        for ask in (seq2seq.decoder, seq2seq.decoder.weights):
+            with pytest.raises(ValueError, match=f"tokens must be {rule}"):
+                ask(tokens, encoded)
+    for token, rule in (([V] * 3, "from 0 to 10"), ([4] * 5, "as many for each of the 3 sources")):
+        with pytest.raises(ValueError, match=f"token must be {rule}"):
+            seq2seq.decoder.step(token, state, memory)

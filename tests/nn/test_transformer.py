@@ -72,6 +72,41 @@ def test_an_unrolled_stack_is_the_same():
     assert_close(module.unrolled().look(weights, x)[1], module.look(weights, x)[1])
 
 
+def test_an_unrolled_stack_recomputes_its_blocks():
+    def program(module):
+        graphdef, state = nnx.split(module.unrolled())
+        loss = lambda state, x: nnx.merge(graphdef, state)(x).sum()  # noqa: E731
+        return str(jax.make_jaxpr(jax.grad(loss))(state, jnp.ones((B, T, 8))))
+
+    assert program(stack(remat=True)).count("remat2[") == 3
+    assert "remat2[" not in program(stack())
+
+
+def test_padding_gives_no_gradient():
+    """Of the inputs and of the memory: NaN times 0 would be NaN."""
+    graphdef, state = nnx.split(stack(memory_features=5))
+    lengths = {"lengths": LENGTH, "memory_lengths": np.array([2, 4, 0])}
+    real = np.arange(T)[None] < LENGTH[:, None]
+
+    @jax.jit
+    @jax.grad
+    def gradient(state, inputs, memory):
+        outputs = nnx.merge(graphdef, state)(inputs, memory=memory, **lengths)
+        return jnp.where(real[:, :, None], outputs**2, 0).sum()
+
+    def padded(rows, length, number):
+        return np.where(
+            np.arange(rows.shape[1])[None, :, None] < length[:, None, None], rows, number
+        )
+
+    rows = {"lengths": RNG.normal(size=(B, T, 8)), "memory_lengths": RNG.normal(size=(B, 4, 5))}
+    got, expected = (
+        gradient(state, *(padded(each, lengths[name], number) for name, each in rows.items()))
+        for number in (np.nan, 1.0)
+    )
+    assert_trees_close(got, expected)
+
+
 def test_dropout_differs_from_layer_to_layer():
     """Each of three layers adds 1 where it keeps a unit: with one fate for all of them 0 or 3."""
     module = stack(dropout=0.5)
@@ -196,9 +231,26 @@ def test_padding_and_company_change_nothing():
     batch = {"source": SOURCE, "source_length": LENGTH, "target": TOKENS}
     batch["target_length"] = np.array([6, 0, 2])
     loss, numbers = module.loss(batch, start=2)
-    longer = batch | {"target": np.pad(TOKENS, [(0, 0), (0, 2)], constant_values=5)}
+    longer = batch | {"target": np.pad(TOKENS, [(0, 0), (0, 2)], constant_values=-100)}
     assert_close(module.loss(longer, start=2)[0], loss)
     assert int(numbers["tokens"]) == 8
+
+
+def test_a_translators_mask_is_beside_the_causal_one():
+    """Each position sees itself alone: no token changes what follows the next one."""
+    module, changed = translator(mask=masks.Window(0, None)), TOKENS.copy()
+    changed[:, 2] = (changed[:, 2] - 4 + 1) % (V - 4) + 4
+    one, other = (np.asarray(module(SOURCE, LENGTH, each)) for each in (TOKENS, changed))
+    assert (np.abs(one - other).max(-1) > 0).tolist() == [[t == 2 for t in range(T)]] * B
+
+
+def test_an_empty_batch_has_an_empty_result():
+    module, half = translator(), Embedding(V, 8, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    assert jax.eval_shape(module, SOURCE[:0], LENGTH[:0], TOKENS[:0]).shape == (0, T, V)
+    how = {"start": 2, "end": 3, "max_length": 5}
+    begun = lambda: module.begin(SOURCE[:0], LENGTH[:0], longest=5)  # noqa: E731
+    assert jax.eval_shape(lambda: decoding.greedy(*begun(), **how)).tokens.shape == (0, 5)
+    assert jax.eval_shape(lambda tokens: half.logits(half(tokens)), TOKENS[:0]).shape == (0, T, V)
 
 
 def test_alignment_is_over_the_source_alone():
