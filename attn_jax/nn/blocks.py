@@ -27,6 +27,10 @@ class FeedForward(nnx.Module):
       bias: whether the maps have one.
       dtype: of the computation; None: what inputs and parameters promote to.
       rngs: a seed for the parameters.
+
+    >>> options = {"activation": "swiglu", "bias": False, "rngs": nnx.Rngs(0)}
+    >>> FeedForward(8, 32, **options)(jax.numpy.ones((1, 5, 8))).shape
+    (1, 5, 8)
     """
 
     def __init__(

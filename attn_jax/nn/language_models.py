@@ -154,7 +154,14 @@ def causal(mask: masks.MaskFunction | None) -> masks.Mask:
 
 
 class TransformerDecoder(nnx.Module):
-    """A stack that attends to its own past and to a memory; logits by its embedding."""
+    """A stack that attends to its own past and to a memory; logits by its embedding.
+
+    Args:
+      vocabulary: number of target tokens.
+      features, heads, layers: of the stack, and of the memory; further options are `Stack`'s.
+      positions, longest: as for `LanguageModel`.
+      mask: of the self-attention, beside the causal one; None: that alone.
+    """
 
     def __init__(
         self,
@@ -223,6 +230,11 @@ class TransformerSeq2Seq(nnx.Module):
       mask: of both self-attentions; in the decoder beside the causal one.
       dropout: rate, in training.
       rngs: a seed for the parameters.
+
+    >>> import jax.numpy as jnp
+    >>> model = TransformerSeq2Seq(9, 11, 8, 2, 1, rngs=nnx.Rngs(0))
+    >>> model(jnp.array([[5, 6, 7]]), jnp.array([3]), jnp.array([[2, 8]])).shape
+    (1, 2, 11)
     """
 
     def __init__(

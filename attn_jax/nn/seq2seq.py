@@ -72,6 +72,11 @@ class Decoder(nnx.Module):
       tied: whether logits compare the readout with the tokens' embeddings (Press & Wolf 2017).
       dropout: rate on embeddings, between layers (one mask for all times) and on the readout.
       rngs: a seed for the parameters.
+
+    >>> decoder = Decoder(11, 6, 4, embedding=4, features=5, rngs=nnx.Rngs(0))
+    >>> encoded = Encoded(jnp.ones((1, 3, 6)), jnp.array([3]), jnp.ones((1, 4)))
+    >>> decoder(jnp.array([[7, 8]]), encoded).shape
+    (1, 2, 11)
     """
 
     def __init__(
@@ -296,6 +301,13 @@ class Seq2Seq(nnx.Module):
       embedding: features of a source token.
       dropout: rate on the source's embeddings.
       rngs: a seed for the embeddings.
+
+    >>> from attn_jax.nn import RecurrentEncoder
+    >>> encoder = RecurrentEncoder(4, 3, rngs=nnx.Rngs(0))
+    >>> decoder = Decoder(11, 6, 6, embedding=4, features=5, rngs=nnx.Rngs(1))
+    >>> model = Seq2Seq(9, encoder, decoder, embedding=4, rngs=nnx.Rngs(2))
+    >>> model(jnp.array([[5, 6, 7]]), jnp.array([3]), jnp.array([[2, 8]])).shape
+    (1, 2, 11)
     """
 
     most_positions = math.inf  # of a source or target; a Transformer may have learned so many
