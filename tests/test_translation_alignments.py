@@ -57,9 +57,9 @@ def test_a_corpus_turned_has_its_links_turned():
 
 
 def test_only_the_other_direction_is_taken_for_it():
-    saved.require_opposite(FORWARD, BACKWARD, "back")
+    saved.require_opposite(FORWARD.vocabularies, BACKWARD, "back")
     with pytest.raises(UserError, match=r"--backward needs a run of the other direction.*again"):
-        saved.require_opposite(FORWARD, FORWARD, "again")
+        saved.require_opposite(FORWARD.vocabularies, FORWARD, "again")
 
 
 def test_weights_of_a_words_tokens():
