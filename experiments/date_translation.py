@@ -79,7 +79,8 @@ class DateTranslation:
     def __post_init__(self):
         require_heeded(self, HEEDED)
         if self.action != "train" and not self.smoke and self.data != DateOptions():
-            raise UserError("languages and numbers of dates are those of the training.")
+            what = "--languages, --examples and --test-examples are for train"
+            raise UserError(f"{what}, not for {self.action}.")
         if self.compare_steps < 0:
             raise UserError(f"--compare-steps must not be negative. Got {self.compare_steps}.")
         if self.text and self.action != "translate":

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.errors import UserError, as_user_errors
+from experiments.errors import UserError
+from experiments.fitting import fit
 from experiments.language_model_measures import Passages
 from experiments.rates import warmup_cosine
 
@@ -121,7 +122,7 @@ def train(
     import jax.numpy as jnp
     import optax
 
-    from attn_jax.training import Batches, CheckpointError, NonFiniteLoss, fit
+    from attn_jax.training import Batches
 
     starts = np.arange(0, len(tokens) - options.context, max(options.context // 8, 1))
     starts = np.resize(starts, max(len(starts), options.batch_size))  # a short text repeats itself
@@ -135,19 +136,18 @@ def train(
 
     warmup = min(100, max(options.steps // 10, 1))
     rate = warmup_cosine(options.learning_rate, options.steps, warmup=warmup, end=0.05)
-    with as_user_errors(CheckpointError, NonFiniteLoss):
-        return fit(
-            model,
-            loss,
-            batches,
-            steps=options.steps,
-            optimizer=optax.adamw(rate, b2=0.99, weight_decay=0.05),
-            clip_norm=1.0,
-            seed=options.seed,
-            evaluate=dev.evaluate,
-            evaluate_every=min(options.evaluate_every, options.steps),
-            metric="bits_per_character",
-            restore_best=True,
-            directory=directory,
-            log_every=min(50, options.evaluate_every, options.steps),
-        )
+    every = min(options.evaluate_every, options.steps)
+    return fit(
+        model,
+        loss,
+        batches,
+        options,
+        optimizer=optax.adamw(rate, b2=0.99, weight_decay=0.05),
+        clip_norm=1.0,
+        evaluate=dev.evaluate,
+        evaluate_every=every,
+        metric="bits_per_character",
+        restore_best=True,
+        directory=directory,
+        log_every=min(50, every),
+    )

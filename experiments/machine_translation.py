@@ -225,7 +225,9 @@ def report(
 
 
 def companions(
-    options: MachineTranslation, vocabularies: tuple[Any, Any], corpus: corpora.Corpus | None
+    options: MachineTranslation,
+    vocabularies: tuple[Any, Any],
+    corpus: corpora.Corpus | None = None,
 ) -> tuple[list[saved.Saved], saved.Saved | None]:
     """Return the runs that vote beside the first one, and that of the other direction."""
     voters, backward = [], None
@@ -277,7 +279,7 @@ def translate(options: MachineTranslation) -> None:
 
     links, plot = asked.writable(options.alignments, asked.ALIGNMENTS), asked.picture(options.plot)
     loaded = saved.load(run_directory(options, options.output.name), average=options.average)
-    voters = [loaded, *companions(options, loaded.vocabularies, None)[0]]
+    voters = [loaded, *companions(options, loaded.vocabularies)[0]]
     aligned = links is not None or plot is not None
     if aligned and not any(each.attends for each in voters):
         raise UserError("--alignments and --plot need a model with attention. Got --score none.")

@@ -20,8 +20,8 @@ from flax import nnx
 
 from attn_jax import metrics
 from attn_jax.nn import GRU, LSTM, Embedding, Stack
-from attn_jax.training import Batches, NonFiniteLoss, fit
-from experiments.errors import as_user_errors
+from attn_jax.training import Batches
+from experiments.fitting import fit
 from experiments.rates import warmup_cosine
 from experiments.runs import read_json, to_json, write
 
@@ -125,18 +125,16 @@ def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
             (TEST, options.seed + 1),
         )
     )
-    with as_user_errors(NonFiniteLoss):
-        trained = fit(
-            untrained,
-            loss,
-            Batches(train, batch_size=options.batch_size, shuffle=False),
-            steps=options.steps,
-            optimizer=optimizer(options),
-            clip_norm=1.0,
-            seed=options.seed,
-            log_every=max(options.steps // 20, 1),
-            progress=False,
-        )
+    trained = fit(
+        untrained,
+        loss,
+        Batches(train, batch_size=options.batch_size, shuffle=False),
+        options,
+        optimizer=optimizer(options),
+        clip_norm=1.0,
+        log_every=max(options.steps // 20, 1),
+        progress=False,
+    )
     if trained.stopped == "interrupted":
         raise KeyboardInterrupt
     return {

@@ -239,7 +239,10 @@ def test_mistakes_are_said_in_one_line(options, message, tmp_path, capsys):
     ("options", "message"),
     [
         (["train", "--language", "de"], "--language is for translate, not for train."),
-        (["evaluate", "--languages", "de"], "languages and numbers of dates are those of the"),
+        (
+            ["evaluate", "--languages", "de"],
+            "--languages, --examples and --test-examples are for train, not for evaluate.",
+        ),
         (["--compare-steps", "-1"], "--compare-steps must not be negative. Got -1."),
         (["--examples", "0"], "--examples must be at least 1. Got 0."),
         (["evaluate", "1.1.2000"], "dates are for translate, not for evaluate. Got '1.1.2000'."),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError, as_user_errors
+from experiments.fitting import fit
 from experiments.rates import warmup_cosine
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
@@ -107,7 +108,6 @@ def train(
     import optax
 
     from attn_jax import text
-    from attn_jax.training import CheckpointError, NonFiniteLoss, fit
 
     dev_loss = None if dev is None else dev_losses(dev, options)
 
@@ -117,25 +117,24 @@ def train(
     def judged(model):
         return dev_loss(model) | (evaluate(model) if evaluate is not None else {})
 
-    with as_user_errors(CheckpointError, NonFiniteLoss):
-        return fit(
-            model,
-            loss,
-            batches,
-            steps=options.steps,
-            optimizer=optax.adam(rates(options), b2=0.98),
-            clip_norm=options.clip_norm,
-            seed=options.seed,
-            evaluate=None if dev is None else judged,
-            evaluate_every=min(options.evaluate_every, options.steps),
-            metric="loss" if dev is None else "dev_loss",
-            restore_best=dev is not None,
-            directory=directory,
-            checkpoint_every=min(options.evaluate_every, options.steps),
-            keep=options.keep,
-            log_every=min(log_every, options.evaluate_every, options.steps),
-            on_row=on_row,
-        )
+    every = min(options.evaluate_every, options.steps)
+    return fit(
+        model,
+        loss,
+        batches,
+        options,
+        optimizer=optax.adam(rates(options), b2=0.98),
+        clip_norm=options.clip_norm,
+        evaluate=None if dev is None else judged,
+        evaluate_every=every,
+        metric="loss" if dev is None else "dev_loss",
+        restore_best=dev is not None,
+        directory=directory,
+        checkpoint_every=every,
+        keep=options.keep,
+        log_every=min(log_every, every),
+        on_row=on_row,
+    )
 
 
 def rates(options: FitOptions) -> Callable[[Any], Any]:
