@@ -3,6 +3,7 @@
 import collections
 import gc
 import os
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def pytest_runtest_teardown():
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# What a shell starts in the background inherits an ignored Ctrl-C; tests send some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "few", derandomize=True, max_examples=20, deadline=None, database=None
