@@ -32,7 +32,8 @@ from attn_jax.streaming import forms
 from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
 from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
 from attn_jax.streaming.manual_axes import axes_of, varying
-from attn_jax.streaming.rule import KEPT, Plan, attend
+from attn_jax.streaming.primitive import KEPT
+from attn_jax.streaming.rule import Plan, attend
 
 as_slot, has_form, is_online = forms.as_slot, forms.has_form, forms.is_online
 

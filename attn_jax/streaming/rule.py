@@ -7,18 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 from attn_jax.pairs import attended
 from attn_jax.streaming.forms import RowState
 from attn_jax.streaming.grid import Grid
 from attn_jax.streaming.hoisting import Hoisted
+from attn_jax.streaming.primitive import Differentiable
 from attn_jax.streaming.walk import walk
-
-# What a policy of `jax.checkpoint` may keep, so that a backward pass does not attend once more.
-KEPT = "attention"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,28 +136,27 @@ def attend(plan: Plan, x: Any) -> tuple[Array, RowState]:
     """
     leaves, structure = jax.tree.flatten(x)
 
-    @jax.custom_jvp
-    def run(*leaves):
-        return forward(plan, structure.unflatten(leaves))
+    def call(*leaves):
+        output, row = forward(plan, structure.unflatten(leaves))
+        return [output, *(each for each in row if each is not None)]
 
-    def rule(primals, tangents):
-        x = structure.unflatten(primals)
-        output, row = jax.tree.map(lambda each: checkpoint_name(each, KEPT), run(*primals))
-        moving = [not isinstance(each, jax.custom_derivatives.SymbolicZero) for each in tangents]
-        d_x = structure.unflatten(
-            [each if moves else None for each, moves in zip(tangents, moving, strict=True)]
-        )
-        return (output, row), tangent(plan, x, output, row, d_x)
+    def change(leaves, outputs, tangents):
+        output, *row = outputs
+        x, d_x = structure.unflatten(leaves), structure.unflatten(tangents)
+        d_output, d_reference, d_level = tangent(plan, x, output, RowState(*row), d_x)
+        return [d_output, d_reference, d_level, None][: len(outputs)]  # the pivot is an index
 
-    run.defjvp(rule, symbolic_zeros=True)
-    return run(*leaves)
+    value = structure.unflatten(range(len(leaves)))["value"]
+    linear = tuple(n == value for n in range(len(leaves)))
+    output, *row = Differentiable(call, change, linear)(*leaves)
+    return output, RowState(*row)
 
 
 PER_QUERY, PER_KEY = ("query",), ("key", "value")
 
 
 def tangent(plan: Plan, x: Any, output: Array, row: RowState, d_x: Any):
-    """The tangents of `forward`'s output and row state, linear in d_x."""
+    """The tangents of `forward`'s output, references and levels, linear in d_x."""
     form = plan.form(x["normalizer"])
     d_reference = jnp.zeros_like(row.reference)
     if form.has_pivot:
@@ -175,8 +170,7 @@ def tangent(plan: Plan, x: Any, output: Array, row: RowState, d_x: Any):
         empty = by_total == 0
         d_level = jnp.where(empty, 0.0, -d_total / jnp.where(empty, 1.0, by_total))
         d_output = d_output + d_level[..., None] * by_output
-    no_pivot = None if row.pivot is None else np.zeros(row.pivot.shape, jax.dtypes.float0)
-    return d_output, RowState(d_reference, d_level, no_pivot)
+    return d_output, d_reference, d_level
 
 
 def jvp(function: Callable, x: Any, d_x: Any) -> tuple[Any, Any]:
