@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-from attn_jax import score_mods
+from attn_jax import score_mods, scores
 from attn_jax.checks import require
 from attn_jax.positions import Block
 from attn_jax.precision import accumulate
@@ -31,10 +32,12 @@ def block_scores(
     if allowed is not None:
         query = jnp.where(_any(allowed, 1)[:, None], query, 0)
         key = jnp.where(attended(allowed), key, 0)
-    scores = jnp.asarray(score(query, key))
-    require(scores.shape == (q, k), "score", f"return shape [q, k] = [{q}, {k}]", scores)
-    (scores,) = accumulate(scores)
-    return scores if score_mod is None else _modify(scores, allowed, score_mod, block)
+    found = jnp.asarray(score(query, key))
+    require(found.shape == (q, k), "score", f"return shape [q, k] = [{q}, {k}]", found)
+    (found,) = accumulate(found)
+    if score_mod is not None:
+        found = _modify(found, allowed, score_mod, block)
+    return found if _is_product(score, key) else _written(found)
 
 
 def attended(allowed: Bool[Array, "#q #k"]) -> Bool[Array, "#k 1"]:
@@ -66,3 +69,24 @@ def _modify(
     modified = score_mods.in_block(score_mod, jnp.where(deleted, _INTERIOR, scores), block)
     (modified,) = accumulate(modified)
     return jnp.where(deleted, -jnp.inf, modified)
+
+
+def _is_product(score: Any, key: Array) -> bool:
+    """Whether the scores are surely a product of matrices, which XLA writes to memory."""
+    products = scores.Dot, scores.ScaledDot, scores.Cosine, scores.Bilinear, scores.Additive
+    return isinstance(score, products) and key.shape[1] > 1
+
+
+def _written(scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
+    """The scores, computed once and written to memory: a loop reads them there.
+
+    What is elementwise XLA computes again wherever it is used, each time with other roundings (a
+    product and a sum are fused, or not): a large score would exceed the maximum of its own row.
+    """
+    rows = scores.shape[0]
+    half = -(-rows // 2)
+    if scores.size == 0:
+        return scores
+    starts = jnp.arange(2) * (rows - half)
+    first, second = jax.lax.map(lambda at: jax.lax.dynamic_slice_in_dim(scores, at, half), starts)
+    return jnp.concatenate([first[: rows - half], second])

@@ -151,7 +151,7 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         add_dropout("drop")
         if has_half:
             add_dropout("drop half", half=True)
-    if form.has_pivot:
+    if form.moves:
         add("pair", of_pair, query[0], key[0], 0, 0, True)
     parameters, parts = jax.tree.flatten(normalizer)
     learned = [  # a plain number has the scores' dtype, whatever it is traced as

@@ -7,7 +7,7 @@ what the row has in common.
 |---|---|---|---|
 | Softmax | largest score, sink | Σ exp(s - r) | exp(z) / u |
 | Entmax α ≤ 2, Sparsemax | largest score | its weight | [u^(α - 1) + (α - 1) z]₊^(1/(α - 1)) |
-| Entmax α > 2 or traced | score of the pivot, a key | its weight | the same |
+| Entmax α > 2 or traced | score of a supported key | its weight | the same |
 | Sigmoid | 0 | - | 1 / (1 + exp(-z - bias)) |
 
 The weights of a row and `rest`, the weight that no key gets (a sink's), sum to one: that defines u,
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn_jax import normalizers
 from attn_jax.checks import require
@@ -28,7 +28,11 @@ from attn_jax.thresholds import entmax_rows, entmax_weight
 
 
 class RowState(NamedTuple):
-    """What a row's weights have in common; pivot is the index of a key, -1 in an empty row."""
+    """What a row's weights have in common.
+
+    The pivot is the index of the key whose score is the reference, to the last bit: computed again
+    in another program it may round differently. -1: no key's.
+    """
 
     reference: Float[Array, " q"]
     level: Float[Array, " q"]
@@ -39,36 +43,41 @@ Scores = Float[Array, "q k"]
 
 
 class SoftmaxForm:
-    """Online softmax: (largest so far, sum so far). (Milakov & Gimelshein 2018.)"""
+    """Online softmax: (largest so far, its key, sum so far). (Milakov & Gimelshein 2018.)"""
 
     online = True
     has_level = True
-    has_pivot = False
+    moves = False
 
     def __init__(self, normalizer: normalizers.Softmax):
         self.sink = normalizer.sink
         self.offsets = [] if self.sink is None else [self.sink]
 
-    def start(self, rows: int, dtype: Any) -> tuple[Array, Array]:
+    def start(self, rows: int, dtype: Any) -> tuple[Array, Array, Array]:
         """Before the first block: the sink, or nothing."""
+        nowhere = jnp.full(rows, -1)
         if self.sink is None:
-            return jnp.full(rows, -jnp.inf, dtype), jnp.zeros(rows, dtype)
+            return jnp.full(rows, -jnp.inf, dtype), nowhere, jnp.zeros(rows, dtype)
         sink = jnp.full(rows, jax.lax.stop_gradient(self.sink), dtype)
-        return sink, (sink != -jnp.inf).astype(dtype)
+        return sink, nowhere, (sink != -jnp.inf).astype(dtype)
 
-    def step(self, state: Any, scores: Scores) -> tuple[Any, Scores, Float[Array, " q"]]:
+    def step(
+        self, state: Any, scores: Scores, columns: Int[Array, "1 k"]
+    ) -> tuple[Any, Scores, Float[Array, " q"]]:
         """The next state, the block's weights up to a factor, and the factor for earlier ones."""
-        top, total = state
+        top, pivot, total = state
         new_top = jnp.maximum(top, jnp.max(scores, axis=1))
+        pivot = jnp.where(new_top > top, _first(scores == new_top[:, None], columns), pivot)
         shift = jnp.where(new_top == -jnp.inf, 0.0, new_top)
-        weights = jnp.exp(scores - shift[:, None])
+        dead = scores == -jnp.inf
+        weights = jnp.where(dead, 0.0, jnp.exp(jnp.where(dead, 0.0, scores) - shift[:, None]))
         factor = jnp.exp(top - shift)
-        return (new_top, total * factor + jnp.sum(weights, axis=1)), weights, factor
+        return (new_top, pivot, total * factor + jnp.sum(weights, axis=1)), weights, factor
 
     def finish(self, state: Any) -> tuple[RowState, Float[Array, " q"]]:
         """The row state, and the factor that makes the weights sum to one."""
-        top, total = state
-        return RowState(jnp.where(top == -jnp.inf, 0.0, top), total), 1 / _positive(total)
+        top, pivot, total = state
+        return RowState(jnp.where(top == -jnp.inf, 0.0, top), total, pivot), 1 / _positive(total)
 
     def weight(self, z: Scores, level: Float[Array, "q 1"]) -> Scores:
         """exp(z) / level."""
@@ -98,7 +107,7 @@ class SigmoidForm:
 
     online = True
     has_level = False
-    has_pivot = False
+    moves = False
 
     def __init__(self, normalizer: normalizers.Sigmoid):
         self.bias = normalizer.bias
@@ -108,8 +117,11 @@ class SigmoidForm:
         """Rows have nothing in common."""
         return jnp.zeros(rows, dtype)
 
-    def step(self, state: Any, scores: Scores) -> tuple[Any, Scores, None]:
+    def step(
+        self, state: Any, scores: Scores, columns: Int[Array, "1 k"]
+    ) -> tuple[Any, Scores, None]:
         """The block's weights."""
+        del columns
         dead = scores == -jnp.inf
         weights = self.weight(jnp.where(dead, 0.0, scores), None)
         return state, jnp.where(dead, 0.0, weights), None
@@ -133,15 +145,17 @@ class EntmaxForm:
     def __init__(self, alpha: Any):
         self.alpha = alpha
         self.known = float(alpha) - 1 if isinstance(alpha, (int, float)) else None
-        self.has_pivot = self.known is None or self.known > 1
+        self.moves = self.known is None or self.known > 1
 
     def rows(self, scores: Scores) -> tuple[RowState, Scores]:
         """The row state and the weights of whole rows."""
         weights = jnp.where(scores == -jnp.inf, 0.0, entmax_rows(scores, self.alpha))
         empty = jnp.all(scores == -jnp.inf, axis=1)
-        if not self.has_pivot:
+        if not self.moves:
             top, level = jnp.max(scores, axis=1), jnp.max(weights, axis=1)
-            return RowState(jnp.where(empty, 0.0, top), jnp.where(empty, 1.0, level)), weights
+            pivot = _first(scores == top[:, None], jnp.arange(scores.shape[1])[None])
+            reference, level = jnp.where(empty, 0.0, top), jnp.where(empty, 1.0, level)
+            return RowState(reference, level, jnp.where(empty, -1, pivot)), weights
         smallest = jnp.where(weights > 0, weights, jnp.inf)
         steep = self.alpha > 2
         pivot = jnp.where(steep, jnp.argmin(smallest, axis=1), jnp.argmax(weights, axis=1))
@@ -156,6 +170,11 @@ class EntmaxForm:
 
     def rest(self, row: RowState) -> None:
         """Nothing: the keys get all."""
+
+
+def _first(found: Bool[Array, "q k"], columns: Int[Array, "1 k"]) -> Int[Array, " q"]:
+    """The first column where something is found, and a large number where there is none."""
+    return jnp.min(jnp.where(found, columns, jnp.iinfo(columns.dtype).max), axis=1)
 
 
 def _positive(x: Float[Array, "..."]) -> Float[Array, "..."]:

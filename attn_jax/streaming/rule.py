@@ -77,7 +77,7 @@ def _online_row(plan: Plan, form: Any, x: Any, first_key: Any, visit: Callable):
         output, state = carry
         here = x | keys | {"query": query}
         scores, value = block_of_scores(plan, here, block, is_partial)
-        state, weights, factor = form.step(state, scores)
+        state, weights, factor = form.step(state, scores, block.indices[1])
         weights = dropped(plan, here, weights, block)
         if factor is not None:
             output = output * factor[:, None]
@@ -121,8 +121,12 @@ def weighted(plan: Plan, x: Any, row: RowState, block: Any, is_partial: bool):
     scores, value = block_of_scores(plan, x, block, is_partial)
     dead = scores == -jnp.inf
     z = jnp.where(dead, 0.0, jnp.where(dead, 0.0, scores) - row.reference[:, None])
-    if row.pivot is not None:  # its score is the reference, to the last bit
-        z = jnp.where(block.indices[1] == row.pivot[:, None], 0.0, z)
+    if row.pivot is not None:
+        at_pivot = block.indices[1] == row.pivot[:, None]
+        if form.moves:  # as the pivot's score does
+            z = jnp.where(at_pivot, 0.0, z)
+        else:  # the largest score, which another rounding may not exceed; the derivative stays
+            z = z - jax.lax.stop_gradient(jnp.where(at_pivot | (z > 0), z, 0.0))
     weights = jnp.where(dead, 0.0, form.weight(z, row.level[:, None]))
     output = dropped(plan, x, weights, block).astype(value.dtype) @ value
     return output, jnp.sum(weights, axis=1)
@@ -159,9 +163,9 @@ def tangent(plan: Plan, x: Any, output: Array, row: RowState, d_x: Any):
     """The tangents of `forward`'s output, references and levels, linear in d_x."""
     form = plan.form(x["normalizer"])
     d_reference = jnp.zeros_like(row.reference)
-    if form.has_pivot:
+    if form.moves:
         d_reference = jvp(lambda x: references(plan, x, row), x, d_x)[1]
-    d_output, d_total = sums_of_tangents(plan, x, row, d_x, d_reference if form.has_pivot else None)
+    d_output, d_total = sums_of_tangents(plan, x, row, d_x, d_reference if form.moves else None)
     d_level = jnp.zeros_like(row.level)
     if form.has_level:
         rest = jvp(lambda x: plan.form(x["normalizer"]).rest(row), x, d_x)[1]
