@@ -20,9 +20,9 @@ from attn_jax.nn.arguments import (
     rows_of,
     without_padding,
 )
-from attn_jax.nn.attention import held
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import require_rate
+from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
 from attn_jax.products import affine
@@ -47,8 +47,8 @@ class MultiHeadAttention(nnx.Module):
       head_features: of a head's queries and keys; None: features / heads.
       value_features: of a head's values; None: `head_features`.
       out_features: of the outputs.
-      score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are carried
-        along and not trained: what learns is an `nnx.Param` of a module.
+      score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are
+        parameters (see `Slots`); Python numbers are constants.
       positions: "rotary" turns queries and keys by their positions, "alibi" lowers scores with the
         distance, each head by its own slope.
       normalize_query_key: layer norm of each head's queries and keys. (Henry et al. 2020.)
@@ -104,8 +104,7 @@ class MultiHeadAttention(nnx.Module):
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
         self.crosses, self.dtype = memory_features is not None, dtype
-        self._score, self._normalizer = held(score), held(normalizer)
-        self._score_mod, self._mask = held(score_mod), held(mask)
+        self.slots = Slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         memory = memory_features or features
 
         def projection(inputs: int, outputs: int) -> nnx.Linear:
@@ -286,8 +285,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "b q n e"]:
         """What each head sums; in a cache queries stand from `start` on and see none after them."""
         query, key, _ = projected
-        b = query.shape[0]
-        chosen = choose_for_heads(self.implementation, self._normalizer, query, key)
+        b, normalizer = query.shape[0], self.slots["normalizer"]
+        chosen = choose_for_heads(self.implementation, normalizer, query, key)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **slots):
@@ -301,7 +300,7 @@ class MultiHeadAttention(nnx.Module):
             allowed.append(masks.Causal(start))
             # What is masked is cut out of the cache first, a copy of all of it; scores of -inf are
             # the same to our normalizers, where the cache holds no inf or NaN.
-            if chosen.implementation == "dense" and is_pure(self._normalizer):
+            if chosen.implementation == "dense" and is_pure(normalizer):
                 allowed, hidden = [], allowed
         where = projected, mask, lengths, start, allowed, hidden
         return self._over_heads(head, *where, **options)
@@ -334,10 +333,11 @@ class MultiHeadAttention(nnx.Module):
         **options: Any,
     ) -> Array:
         """A function of one head, over all heads with the slots of each."""
-        slots = {"score": self._score, "normalizer": self._normalizer}
+        slots = {name: self.slots[name] for name in ("score", "normalizer")}
+        given = self.slots["score_mod"]
 
         def one(query, key, value, *, own=None, score_mod=None, **rest):
-            mods = [each for each in (self._score_mod, own and Alibi(own[0])) if each is not None]
+            mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
             mods = [*(_moved_mod(each, start) for each in mods), *map(_hiding, hidden)]
             return head(
                 query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
@@ -348,7 +348,8 @@ class MultiHeadAttention(nnx.Module):
         return over_heads(one, *projected, mask=mask, **where, **options)
 
     def _allowed(self, start: Int[Array, ""] | None) -> list[masks.MaskFunction]:
-        return [] if self._mask is None else [moved(self._mask, start)]
+        mask = self.slots["mask"]
+        return [] if mask is None else [moved(mask, start)]
 
     def _joined(self, heads: Float[Array, "b q n e"]) -> Float[Array, "b q o"]:
         joined = heads.reshape(*heads.shape[:2], self.out.in_features)

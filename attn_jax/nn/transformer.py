@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 from attn_jax import products, streaming
 from attn_jax.checks import require
 from attn_jax.nn.arguments import (
+    SLOTS,
     lengths_of,
     require_dtype,
     require_sizes,
@@ -46,7 +47,7 @@ class Stack(nnx.Module):
       hidden: units of the feed-forward layers; None: 4 · features.
       memory_features: of a memory to attend to as well; None: there is none.
       score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
-        attention to the memory). Arrays in them are not trained.
+        attention to the memory). Arrays in them are parameters, each layer's own: see `Slots`.
       positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
       activation: of the feed-forward layers. norm: "layer" or "rms".
       normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
@@ -112,7 +113,6 @@ class Stack(nnx.Module):
         )
         self.features, self.memory_features, self.dtype = features, memory_features, dtype
         self.count, self.remat = layers, remat
-        self.pure = is_pure((score, normalizer, score_mod, mask))
 
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=(0,), out_axes=0)
@@ -120,6 +120,7 @@ class Stack(nnx.Module):
             return Block(options, memory_features=memory_features, rngs=rngs)
 
         self.blocks = blocks(rngs)
+        self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SLOTS)
         self.norm = NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
 
     def __call__(

@@ -20,7 +20,7 @@ SOURCE, LENGTH = RNG.integers(4, 13, (B, 5)), np.array([5, 0, 3])
 def gently_randomized(module):
     """Random parameters, small ones: four layers deep a large one decides everything."""
     randomized(module)
-    state = nnx.state(module, nnx.Param)
+    state = nnx.state(module, nnx.All(nnx.Param, lambda path, _: "slots" not in path))
     nnx.update(module, jax.tree.map(lambda each: each * 0.5, state))
     return module
 
