@@ -11,7 +11,7 @@ from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
 from attn_jax.masks import Padding
-from attn_jax.nn.arguments import require_sizes, require_slots
+from attn_jax.nn.arguments import require_flags, require_rngs, require_slots, sizes_of
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.products import affine
@@ -69,9 +69,13 @@ class Attention(nnx.Module):
         else:
             require_function(score, "score", form)
         require_slots(normalizer=normalizer)
+        require_flags(learn_alpha=learn_alpha)
+        require_rngs(rngs)
         learnable = isinstance(normalizer, Entmax) or not learn_alpha
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
-        require_sizes(query_features=query_features, key_features=key_features, features=features)
+        query_features, key_features, features = sizes_of(
+            query_features=query_features, key_features=key_features, features=features
+        )
         glorot = jax.nn.initializers.glorot_uniform()
         self.name = score if named else "given"
         self.slots = Slots(

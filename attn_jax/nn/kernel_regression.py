@@ -12,7 +12,7 @@ from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.constraints import between, free_between, free_positive, positive
 from attn_jax.masks import MaskFunction
-from attn_jax.nn.arguments import require_slots
+from attn_jax.nn.arguments import require_flags, require_slots
 from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.scores import Kernel
@@ -60,6 +60,7 @@ class NadarayaWatson(nnx.Module):
         bandwidth = jnp.asarray(bandwidth, float)
         Kernel(kernel, bandwidth)  # refuses what is not a kernel or a bandwidth
         require_slots(normalizer=normalizer)
+        require_flags(learn_bandwidth=learn_bandwidth, learn_alpha=learn_alpha)
         require(
             isinstance(normalizer, Entmax) or not learn_alpha,
             "learn_alpha",

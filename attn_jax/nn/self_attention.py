@@ -15,9 +15,11 @@ from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.nn.arguments import (
     lengths_of,
     require_dtype,
-    require_sizes,
+    require_flags,
+    require_rngs,
     require_slots,
     rows_of,
+    sizes_of,
     without_padding,
 )
 from attn_jax.nn.cache import Cache, KeyValue
@@ -85,9 +87,17 @@ class MultiHeadAttention(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        sizes = {"key_value_heads": key_value_heads, "memory_features": memory_features}
-        sizes |= {"head_features": head_features, "value_features": value_features}
-        require_sizes(features=features, heads=heads, **sizes, out_features=out_features)
+        features, heads, key_value_heads, memory_features = sizes_of(
+            features=features,
+            heads=heads,
+            key_value_heads=key_value_heads,
+            memory_features=memory_features,
+        )
+        head_features, value_features, out_features = sizes_of(
+            head_features=head_features, value_features=value_features, out_features=out_features
+        )
+        require_flags(normalize_query_key=normalize_query_key, bias=bias)
+        require_rngs(rngs)
         require_slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         require_dtype(dtype)
         require_rate(dropout)
@@ -219,8 +229,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Float[Array, "b t o"], Cache]:
         """Attend from the next t positions to all up to each one, and remember these. (Causal.)
 
-        One token at a time or a whole prompt, of one length for all examples. The cache has to have
-        room for them: see `Cache.require_room`.
+        One token at a time or a whole prompt, of one length for all examples. What the cache has no
+        room for is refused, or NaN where JAX traces: see `Cache.require_room`.
         """
         inward = not self.crosses
         require(inward, "memory_features", "be None where a cache is extended", "cross-attention")
@@ -231,7 +241,7 @@ class MultiHeadAttention(nnx.Module):
         # over_heads turns them once more: nothing is moved
         seen = self._query(inputs, start), cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
         output = self._attend(seen, None, None, start=start)
-        return self._joined(output), cache
+        return cache.where_it_fits(self._joined(output)), cache
 
     def _projected(
         self, inputs: ArrayLike, memory: Any, lengths: ArrayLike | None

@@ -21,8 +21,10 @@ from attn_jax.nn.arguments import (
     SLOTS,
     lengths_of,
     require_dtype,
-    require_sizes,
+    require_flags,
+    require_rngs,
     rows_of,
+    sizes_of,
     without_padding,
 )
 from attn_jax.nn.blocks import NORMS, Asked, Block, BlockOptions
@@ -89,8 +91,11 @@ class Stack(nnx.Module):
         rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
         require(known, "positions", rule, repr(positions))
         require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
-        require_sizes(features=features, layers=layers, hidden=hidden)
-        require_sizes(memory_features=memory_features)
+        features, layers, hidden, memory_features = sizes_of(
+            features=features, layers=layers, hidden=hidden, memory_features=memory_features
+        )
+        require_flags(remat=remat)
+        require_rngs(rngs)
         require_dtype(dtype)
         require_rate(dropout)
         options = BlockOptions(
@@ -189,7 +194,8 @@ class Stack(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Cache]:
         """The next positions, as many of each example, and the cache that remembers them.
 
-        The cache has to have room for them: see `Cache.require_room`.
+        What the cache has no room for is refused, or NaN where JAX traces: see
+        `Cache.require_room`.
         """
         inputs = self._rows(inputs)
         cache.require_room(inputs)
