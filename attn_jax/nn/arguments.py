@@ -37,7 +37,8 @@ def require_flags(**flags: Any) -> None:
     >>> require_flags(bias=False)
     """
     for name, flag in flags.items():
-        require(isinstance(flag, bool | np.bool_), name, "be True or False", flag)
+        got = repr(flag) if isinstance(flag, str) else flag
+        require(isinstance(flag, bool | np.bool_), name, "be True or False", got)
 
 
 def require_rngs(rngs: Any) -> None:
