@@ -30,6 +30,7 @@ def test_far_positions_keep_their_angles(half, base, x64):
             np.testing.assert_allclose(turned, expected, atol=2e-6)
 
 
+@pytest.mark.usefixtures("without_shape_hook")
 def test_a_number_stands_for_the_positions_from_0_on():
     expected = sinusoids(jnp.arange(5), 3)
     for count in (5, np.int64(5), np.array(5)):

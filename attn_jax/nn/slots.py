@@ -40,13 +40,13 @@ class Slots(nnx.Module):
                 for key in keys[:-1]:
                     around = around.setdefault(key, {})
                 around[keys[-1]] = state
-        self.form = nnx.static((form, tuple(places)))
+        self._form = nnx.static((form, tuple(places)))
         for name, state in held.items():
             setattr(self, name, nnx.data(state))
 
     def __getitem__(self, name: str) -> Any:
         """A slot with its arrays now."""
-        form, places = self.form
+        form, places = self._form
         leaves = [self._now(keys) if constant is None else constant for keys, constant in places]
         return jax.tree.unflatten(form, leaves)[name]
 
