@@ -227,11 +227,13 @@ def require_layout(query: Array, key: Array, value: Array) -> None:
         shapes,
     )
     same = key.shape[-3:-1] == value.shape[-3:-1]
-    require(same, "key and value", "have the same length and heads", shapes)
+    layout = "in the layout [B, length, heads, features]"
+    require(same, "key and value", f"have the same length and heads, {layout}", shapes)
     rule = "have the same number of features"
     require(query.shape[-1] == key.shape[-1], "query and key", rule, shapes)
     n, k = query.shape[-2], key.shape[-2]
-    require(k > 0 and n % k == 0, "query heads", f"be a multiple of the {k} key heads", shapes)
+    rule = f"be a multiple of the {k} key heads, {layout}"
+    require(k > 0 and n % k == 0, "query heads", rule, f"{n} query heads, {shapes}")
 
 
 def _numbers(bias: ArrayLike | None) -> Array | None:

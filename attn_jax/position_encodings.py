@@ -2,8 +2,10 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
 
 
 def sinusoids(
@@ -17,7 +19,8 @@ def sinusoids(
     >>> sinusoids(1, 4).tolist()
     [[0.0, 0.0, 1.0, 1.0]]
     """
-    positions = jnp.arange(positions) if isinstance(positions, int) else positions
+    if not getattr(positions, "shape", ()):
+        positions = jnp.arange(positions)
     angle = _angles(positions, -(-features // 2), base)
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[:, :features]
 
@@ -34,10 +37,9 @@ def rotated(
     [[[1.0, 0.0]]]
     """
     half = vectors.shape[-1] // 2
-    angle = _angles(positions, half, base).astype(jnp.promote_types(vectors.dtype, jnp.float32))
-    cosine, sine = jnp.cos(angle)[:, None, :], jnp.sin(angle)[:, None, :]
-    shape = (1,) * (vectors.ndim - 3) + cosine.shape
-    cosine, sine = cosine.reshape(shape), sine.reshape(shape)
+    angle, dtype = _angles(positions, half, base), jnp.promote_types(vectors.dtype, jnp.float32)
+    shape = (1,) * (vectors.ndim - 3) + (angle.shape[0], 1, half)
+    cosine, sine = (part(angle).astype(dtype).reshape(shape) for part in (jnp.cos, jnp.sin))
     first, second = vectors[..., :half], vectors[..., half:]
     turned = [first * cosine - second * sine, second * cosine + first * sine]
     return jnp.concatenate(turned, axis=-1).astype(vectors.dtype)
@@ -59,5 +61,26 @@ def alibi_slopes(heads: int) -> Float[Array, " h"]:
 
 
 def _angles(positions: Int[Array, " t"], half: int, base: float) -> Float[Array, "t h"]:
-    rate = base ** (-jnp.arange(half, dtype=float) / max(half, 1))
-    return positions[:, None].astype(rate.dtype) * rate[None, :]
+    """position · base^(-i / half), in float32 less whole turns.
+
+    A large position times a rate, rounded to float32, would be off by more than a radian. Turns are
+    counted in units of 2⁻⁶⁴ instead: integers, whose product wraps around where a turn is whole.
+    """
+    rate = base ** (-np.arange(half) / max(half, 1))
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    if dtype == jnp.float64 or not jnp.issubdtype(positions.dtype, jnp.integer):
+        return positions[:, None].astype(dtype) * jnp.asarray(rate, dtype)[None, :]
+    turn = (rate / (2 * math.pi) % 1 * 2.0**64).astype(np.uint64)
+    high, low = ((turn >> shift & 0xFFFFFFFF).astype(np.uint32) for shift in (32, 0))
+    steps = jnp.abs(positions)[:, None].astype(jnp.uint32)
+    turns = steps * high[None, :] + _high_product(steps, jnp.asarray(low)[None, :])
+    signed = jax.lax.bitcast_convert_type(turns, jnp.int32).astype(dtype)
+    return jnp.sign(positions)[:, None].astype(dtype) * signed * (2 * math.pi / 2**32)
+
+
+def _high_product(a: UInt32[Array, "t 1"], b: UInt32[Array, "1 h"]) -> UInt32[Array, "t h"]:
+    """The upper 32 bits of a · b, by halves of 16 bits."""
+    (a1, a0), (b1, b0) = ((each >> 16, each & 0xFFFF) for each in (a, b))
+    middle = a1 * b0 + (a0 * b0 >> 16)
+    other = a0 * b1 + (middle & 0xFFFF)
+    return a1 * b1 + (middle >> 16) + (other >> 16)

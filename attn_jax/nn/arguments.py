@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Int, Num
 
 from attn_jax.checks import all_hold, concrete, require, require_function
@@ -18,14 +19,31 @@ SLOTS = {
 }
 
 
-def require_sizes(**sizes: int | None) -> None:
-    """Refuse sizes that are no positive integers; None stands for a default.
+def sizes_of(**sizes: Any) -> tuple[int | None, ...]:
+    """The sizes as Python integers, NumPy's too; None stands for a default.
 
-    >>> require_sizes(features=8, heads=None)
+    >>> sizes_of(features=np.int64(8), heads=None)
+    (8, None)
     """
     for name, size in sizes.items():
         whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
         require(size is None or (whole and size >= 1), name, "be a positive integer", size)
+    return tuple(None if size is None else int(size) for size in sizes.values())
+
+
+def require_flags(**flags: Any) -> None:
+    """Refuse what is neither True nor False: "none" would count as True.
+
+    >>> require_flags(bias=False)
+    """
+    for name, flag in flags.items():
+        got = repr(flag) if isinstance(flag, str) else flag
+        require(isinstance(flag, bool | np.bool_), name, "be True or False", got)
+
+
+def require_rngs(rngs: Any) -> None:
+    """Refuse a seed that is no `nnx.Rngs`."""
+    require(isinstance(rngs, nnx.Rngs), "rngs", "be an nnx.Rngs, nnx.Rngs(0) say", rngs)
 
 
 def require_slots(**slots: Any) -> None:

@@ -11,19 +11,14 @@ from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
 from attn_jax.masks import Padding
-from attn_jax.nn.arguments import require_sizes, require_slots
+from attn_jax.nn.arguments import require_flags, require_rngs, require_slots, sizes_of
+from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.products import affine
 from attn_jax.scores import Additive, Bilinear, Cosine, Dot, ScaledDot
 from attn_jax.thresholds import ALPHA_LIMIT
 
 SCORES = ("additive", "bilinear", "cosine", "dot", "scaled_dot")
-
-
-def held(slot: Any) -> Any:
-    """A slot as a module's attribute: its arrays are data, a slot or function without is static."""
-    arrays = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(slot))
-    return nnx.data(slot) if arrays else slot
 
 
 class Attention(nnx.Module):
@@ -46,7 +41,8 @@ class Attention(nnx.Module):
       features: width of the additive comparison; None: that of the query.
       score: a name of the table, or a score.
       normalizer: a normalizer slot or function.
-      learn_alpha: whether training changes the alpha of an `Entmax`.
+      learn_alpha: whether training changes the alpha of an `Entmax`, within (1, 16). (An array is
+        a parameter without it too, as in all `Slots`: it may leave that range.)
       rngs: a seed for the parameters.
 
     >>> layer = Attention(3, 4, score="bilinear", rngs=nnx.Rngs(0))
@@ -73,13 +69,18 @@ class Attention(nnx.Module):
         else:
             require_function(score, "score", form)
         require_slots(normalizer=normalizer)
+        require_flags(learn_alpha=learn_alpha)
+        require_rngs(rngs)
         learnable = isinstance(normalizer, Entmax) or not learn_alpha
         require(learnable, "learn_alpha", "be False without an Entmax normalizer", normalizer)
-        require_sizes(query_features=query_features, key_features=key_features, features=features)
+        query_features, key_features, features = sizes_of(
+            query_features=query_features, key_features=key_features, features=features
+        )
         glorot = jax.nn.initializers.glorot_uniform()
         self.name = score if named else "given"
-        self._score = None if named else held(score)
-        self._normalizer = held(normalizer)
+        self.slots = Slots(
+            score=None if named else score, normalizer=None if learn_alpha else normalizer
+        )
         self.free_alpha = nnx.data(None)
         if learn_alpha:
             alpha = jnp.asarray(normalizer.alpha, float)
@@ -116,13 +117,13 @@ class Attention(nnx.Module):
                 return Dot()
             case "scaled_dot":
                 return ScaledDot()
-        return self._score
+        return self.slots["score"]
 
     @property
     def normalizer(self) -> Any:
         """The normalizer now, with the alpha that was learned."""
         if self.free_alpha is None:
-            return self._normalizer
+            return self.slots["normalizer"]
         return Entmax(between(self.free_alpha[...], 1.0, ALPHA_LIMIT))
 
     def keys(self, memory: Float[ArrayLike, "b k c"]) -> Float[Array, "b k a"]:

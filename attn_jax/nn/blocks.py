@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
-from attn_jax.nn.arguments import require_dtype, require_sizes
+from attn_jax.nn.arguments import require_dtype, require_flags, require_rngs, sizes_of
 from attn_jax.nn.cache import Cache
 from attn_jax.nn.recurrent import fold
 from attn_jax.nn.self_attention import MultiHeadAttention, linear
@@ -45,8 +45,10 @@ class FeedForward(nnx.Module):
     ):
         known = f"be one of {list(ACTIVATIONS)}"
         require(activation in ACTIVATIONS, "activation", known, repr(activation))
-        require_sizes(features=features, hidden=hidden)
+        features, hidden = sizes_of(features=features, hidden=hidden)
         require_dtype(dtype)
+        require_flags(bias=bias)
+        require_rngs(rngs)
         self.activation, self.dtype = activation, dtype
         how = {"use_bias": bias, "param_dtype": float, "rngs": rngs}
         self.up = nnx.Linear(features, hidden, **how)

@@ -10,7 +10,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import concrete, require
 from attn_jax.dropout import drop_units
-from attn_jax.nn.arguments import require_dtype, require_sizes, tokens_of
+from attn_jax.nn.arguments import (
+    require_dtype,
+    require_flags,
+    require_rngs,
+    sizes_of,
+    tokens_of,
+)
 from attn_jax.nn.recurrent import require_rate
 from attn_jax.position_encodings import sinusoids
 from attn_jax.products import affine
@@ -48,7 +54,11 @@ class Embedding(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        require_sizes(vocabulary=vocabulary, features=features, longest=longest)
+        vocabulary, features, longest = sizes_of(
+            vocabulary=vocabulary, features=features, longest=longest
+        )
+        require_flags(tied=tied)
+        require_rngs(rngs)
         known = positions in POSITIONS
         require(known, "positions", f"be one of {list(POSITIONS)}", repr(positions))
         require_rate(dropout)
@@ -74,7 +84,7 @@ class Embedding(nnx.Module):
     ) -> Float[Array, "b t d"]:
         """The tokens' vectors, of unit variance, and their positions from `start` on.
 
-        Where `start` is traced it is not checked: positions beyond those learned are the last one.
+        Where `start` is traced it is not checked: at positions beyond those learned all is NaN.
         """
         vocabulary, features = self.tokens.shape
         tokens = tokens_of("tokens", tokens, vocabulary)
@@ -87,6 +97,7 @@ class Embedding(nnx.Module):
             rows = rows + sinusoids(at, features)[None].astype(rows.dtype)
         elif self.positions == "learned":
             rows = rows + self.learned[...][at][None]
+            rows = jnp.where((at < self.most_positions)[None, :, None], rows, jnp.nan)
         rows = rows if self.dtype is None else rows.astype(self.dtype)
         return drop_units(rows, self.dropout, rng)
 

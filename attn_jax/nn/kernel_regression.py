@@ -12,17 +12,13 @@ from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.constraints import between, free_between, free_positive, positive
 from attn_jax.masks import MaskFunction
-from attn_jax.nn.arguments import require_slots
-from attn_jax.nn.attention import held
+from attn_jax.nn.arguments import require_flags, require_slots
+from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
 
 Rows = Int[ArrayLike, " r"] | None
-
-
-class Fixed(nnx.Variable):
-    """A parameter that training leaves alone."""
 
 
 class NadarayaWatson(nnx.Module):
@@ -40,7 +36,7 @@ class NadarayaWatson(nnx.Module):
       kernel: a member of `attn_jax.kernels` or a function u ↦ log K(u).
       normalizer: a normalizer slot or function.
       learn_bandwidth: whether training changes the bandwidth. learn_alpha: whether it changes the
-        alpha of an `Entmax`.
+        alpha of an `Entmax`; see `Attention`.
       outside: the answer where no key supports the query: "nearest", "mean", "zero" or "nan".
       degree: 0, a local constant, or 1, a local line.
 
@@ -64,6 +60,7 @@ class NadarayaWatson(nnx.Module):
         bandwidth = jnp.asarray(bandwidth, float)
         Kernel(kernel, bandwidth)  # refuses what is not a kernel or a bandwidth
         require_slots(normalizer=normalizer)
+        require_flags(learn_bandwidth=learn_bandwidth, learn_alpha=learn_alpha)
         require(
             isinstance(normalizer, Entmax) or not learn_alpha,
             "learn_alpha",
@@ -78,7 +75,7 @@ class NadarayaWatson(nnx.Module):
         self.kernel = kernel
         self.outside = outside
         self.degree = degree
-        self._normalizer = held(normalizer)
+        self.slots = Slots(normalizer=None if learn_alpha else normalizer)
 
     @property
     def bandwidth(self) -> Float[Array, "..."]:
@@ -89,7 +86,7 @@ class NadarayaWatson(nnx.Module):
     def normalizer(self) -> Any:
         """The normalizer now, with the alpha that was learned."""
         if self.free_alpha is None:
-            return self._normalizer
+            return self.slots["normalizer"]
         return Entmax(between(self.free_alpha[...], 1.0, ALPHA_LIMIT))
 
     @property

@@ -11,7 +11,7 @@ from attn_jax.checks import require
 from attn_jax.nn.arguments import (
     lengths_of,
     next_tokens_of,
-    require_sizes,
+    sizes_of,
     targets_of,
     tokens_of,
 )
@@ -121,7 +121,7 @@ class LanguageModel(nnx.Module):
         prompt = tokens_of("prompt", prompt, self.embedding.tokens.shape[0])
         batch, count = prompt.shape
         require(count > 0, "prompt", "hold a token at least", prompt)
-        require_sizes(longest=longest)
+        (longest,) = sizes_of(longest=longest)
         length = count - 1 + longest  # the last token written is not read
         self.embedding.require_positions("prompt and longest", length)
         if self.stack.is_unrolled or count == 1:
@@ -205,7 +205,7 @@ class TransformerDecoder(nnx.Module):
 
         The memory is projected here, once; hypotheses of a source share it.
         """
-        require_sizes(longest=longest)
+        (longest,) = sizes_of(longest=longest)
         self.embedding.require_positions("longest", longest)
         stack = self.stack.unrolled()
         memory = stack.remember(encoded.memory)

@@ -14,7 +14,14 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require, require_scalar
 from attn_jax.dropout import drop_units
-from attn_jax.nn.arguments import lengths_of, require_sizes, rows_of, without_padding
+from attn_jax.nn.arguments import (
+    lengths_of,
+    require_flags,
+    require_rngs,
+    rows_of,
+    sizes_of,
+    without_padding,
+)
 from attn_jax.position_encodings import sinusoids
 from attn_jax.products import affine
 from attn_jax.recurrence import LSTMState, gru, lstm, over_time, real_times
@@ -39,7 +46,8 @@ class GRU(nnx.Module):
     gates = 3
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs):
-        require_sizes(in_features=in_features, features=features)
+        in_features, features = sizes_of(in_features=in_features, features=features)
+        require_rngs(rngs)
         self.features = features
         self.input_kernel, self.input_bias = _input(in_features, features, self.gates, rngs)
         self.recurrent_kernel = _recurrent(features, self.gates, rngs)
@@ -69,6 +77,7 @@ class GRU(nnx.Module):
         reverse: bool = False,
     ) -> tuple[Float[Array, "b t h"], Any]:
         """What each time shows, and the last state; from zeros on."""
+        require_flags(reverse=reverse)
         inputs, real = rows_of("inputs", inputs, self.input_kernel.shape[0]), None
         if length is not None:
             length = lengths_of("length", length, *inputs.shape[:2])
@@ -89,7 +98,8 @@ class LSTM(GRU):
     gates = 4
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs):
-        require_sizes(in_features=in_features, features=features)
+        in_features, features = sizes_of(in_features=in_features, features=features)
+        require_rngs(rngs)
         self.features = features
         self.input_kernel, self.input_bias = _input(in_features, features, self.gates, rngs)
         self.input_bias[...] = self.input_bias[...].at[features : 2 * features].set(1.0)
@@ -173,7 +183,11 @@ class RecurrentEncoder(nnx.Module):
         rngs: nnx.Rngs,
     ):
         require(cell in CELLS, "cell", f"be one of {sorted(CELLS)}", repr(cell))
-        require_sizes(in_features=in_features, features=features, layers=layers)
+        in_features, features, layers = sizes_of(
+            in_features=in_features, features=features, layers=layers
+        )
+        require_flags(bidirectional=bidirectional, residual=residual)
+        require_rngs(rngs)
         require_rate(dropout)
         directions = 2 if bidirectional else 1
         self.memory_features = self.summary_features = directions * features
@@ -242,7 +256,10 @@ class ConvolutionalEncoder(nnx.Module):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        require_sizes(in_features=in_features, features=features, layers=layers, width=width)
+        in_features, features, layers, width = sizes_of(
+            in_features=in_features, features=features, layers=layers, width=width
+        )
+        require_rngs(rngs)
         require(width % 2 == 1, "width", "be odd", width)
         require_rate(dropout)
         self.memory_features = self.summary_features = features

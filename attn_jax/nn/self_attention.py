@@ -15,14 +15,16 @@ from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.nn.arguments import (
     lengths_of,
     require_dtype,
-    require_sizes,
+    require_flags,
+    require_rngs,
     require_slots,
     rows_of,
+    sizes_of,
     without_padding,
 )
-from attn_jax.nn.attention import held
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.recurrent import require_rate
+from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
 from attn_jax.products import affine
@@ -47,8 +49,8 @@ class MultiHeadAttention(nnx.Module):
       head_features: of a head's queries and keys; None: features / heads.
       value_features: of a head's values; None: `head_features`.
       out_features: of the outputs.
-      score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are carried
-        along and not trained: what learns is an `nnx.Param` of a module.
+      score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are
+        parameters (see `Slots`); Python numbers are constants.
       positions: "rotary" turns queries and keys by their positions, "alibi" lowers scores with the
         distance, each head by its own slope.
       normalize_query_key: layer norm of each head's queries and keys. (Henry et al. 2020.)
@@ -85,9 +87,17 @@ class MultiHeadAttention(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        sizes = {"key_value_heads": key_value_heads, "memory_features": memory_features}
-        sizes |= {"head_features": head_features, "value_features": value_features}
-        require_sizes(features=features, heads=heads, **sizes, out_features=out_features)
+        features, heads, key_value_heads, memory_features = sizes_of(
+            features=features,
+            heads=heads,
+            key_value_heads=key_value_heads,
+            memory_features=memory_features,
+        )
+        head_features, value_features, out_features = sizes_of(
+            head_features=head_features, value_features=value_features, out_features=out_features
+        )
+        require_flags(normalize_query_key=normalize_query_key, bias=bias)
+        require_rngs(rngs)
         require_slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         require_dtype(dtype)
         require_rate(dropout)
@@ -104,8 +114,7 @@ class MultiHeadAttention(nnx.Module):
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
         self.crosses, self.dtype = memory_features is not None, dtype
-        self._score, self._normalizer = held(score), held(normalizer)
-        self._score_mod, self._mask = held(score_mod), held(mask)
+        self.slots = Slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         memory = memory_features or features
 
         def projection(inputs: int, outputs: int) -> nnx.Linear:
@@ -220,8 +229,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Float[Array, "b t o"], Cache]:
         """Attend from the next t positions to all up to each one, and remember these. (Causal.)
 
-        One token at a time or a whole prompt, of one length for all examples. The cache has to have
-        room for them: see `Cache.require_room`.
+        One token at a time or a whole prompt, of one length for all examples. What the cache has no
+        room for is refused, or NaN where JAX traces: see `Cache.require_room`.
         """
         inward = not self.crosses
         require(inward, "memory_features", "be None where a cache is extended", "cross-attention")
@@ -232,7 +241,7 @@ class MultiHeadAttention(nnx.Module):
         # over_heads turns them once more: nothing is moved
         seen = self._query(inputs, start), cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
         output = self._attend(seen, None, None, start=start)
-        return self._joined(output), cache
+        return cache.where_it_fits(self._joined(output)), cache
 
     def _projected(
         self, inputs: ArrayLike, memory: Any, lengths: ArrayLike | None
@@ -286,8 +295,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "b q n e"]:
         """What each head sums; in a cache queries stand from `start` on and see none after them."""
         query, key, _ = projected
-        b = query.shape[0]
-        chosen = choose_for_heads(self.implementation, self._normalizer, query, key)
+        b, normalizer = query.shape[0], self.slots["normalizer"]
+        chosen = choose_for_heads(self.implementation, normalizer, query, key)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **slots):
@@ -301,7 +310,7 @@ class MultiHeadAttention(nnx.Module):
             allowed.append(masks.Causal(start))
             # What is masked is cut out of the cache first, a copy of all of it; scores of -inf are
             # the same to our normalizers, where the cache holds no inf or NaN.
-            if chosen.implementation == "dense" and is_pure(self._normalizer):
+            if chosen.implementation == "dense" and is_pure(normalizer):
                 allowed, hidden = [], allowed
         where = projected, mask, lengths, start, allowed, hidden
         return self._over_heads(head, *where, **options)
@@ -334,10 +343,11 @@ class MultiHeadAttention(nnx.Module):
         **options: Any,
     ) -> Array:
         """A function of one head, over all heads with the slots of each."""
-        slots = {"score": self._score, "normalizer": self._normalizer}
+        slots = {name: self.slots[name] for name in ("score", "normalizer")}
+        given = self.slots["score_mod"]
 
         def one(query, key, value, *, own=None, score_mod=None, **rest):
-            mods = [each for each in (self._score_mod, own and Alibi(own[0])) if each is not None]
+            mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
             mods = [*(_moved_mod(each, start) for each in mods), *map(_hiding, hidden)]
             return head(
                 query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
@@ -348,7 +358,8 @@ class MultiHeadAttention(nnx.Module):
         return over_heads(one, *projected, mask=mask, **where, **options)
 
     def _allowed(self, start: Int[Array, ""] | None) -> list[masks.MaskFunction]:
-        return [] if self._mask is None else [moved(self._mask, start)]
+        mask = self.slots["mask"]
+        return [] if mask is None else [moved(mask, start)]
 
     def _joined(self, heads: Float[Array, "b q n e"]) -> Float[Array, "b q o"]:
         joined = heads.reshape(*heads.shape[:2], self.out.in_features)

@@ -20,7 +20,9 @@ from attn_jax.dropout import drop_units
 from attn_jax.nn.arguments import (
     lengths_of,
     next_tokens_of,
-    require_sizes,
+    require_flags,
+    require_rngs,
+    sizes_of,
     targets_of,
     tokens_of,
 )
@@ -105,9 +107,20 @@ class Decoder(nnx.Module):
         require_rate(dropout)
         if readout is None:
             readout = embedding if tied else features
-        require_sizes(memory_features=memory_features, summary_features=summary_features)
-        require_sizes(vocabulary=vocabulary, embedding=embedding, features=features)
-        require_sizes(layers=layers, readout=readout, attention_features=attention_features)
+        vocabulary, memory_features, summary_features = sizes_of(
+            vocabulary=vocabulary,
+            memory_features=memory_features,
+            summary_features=summary_features,
+        )
+        embedding, features, layers, readout, attention_features = sizes_of(
+            embedding=embedding,
+            features=features,
+            layers=layers,
+            readout=readout,
+            attention_features=attention_features,
+        )
+        require_flags(learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied)
+        require_rngs(rngs)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
         asks = attention is not None
         rule = "be left out without attention"
@@ -323,7 +336,8 @@ class Seq2Seq(nnx.Module):
         rngs: nnx.Rngs,
     ):
         require_rate(dropout)
-        require_sizes(vocabulary=vocabulary, embedding=embedding)
+        vocabulary, embedding = sizes_of(vocabulary=vocabulary, embedding=embedding)
+        require_rngs(rngs)
         self.dropout = dropout
         self.embedding = nnx.Param(_normal(rngs, vocabulary, embedding, embedding**-0.5))
         self.encoder, self.decoder = encoder, decoder

@@ -18,10 +18,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 from attn_jax import products, streaming
 from attn_jax.checks import require
 from attn_jax.nn.arguments import (
+    SLOTS,
     lengths_of,
     require_dtype,
-    require_sizes,
+    require_flags,
+    require_rngs,
     rows_of,
+    sizes_of,
     without_padding,
 )
 from attn_jax.nn.blocks import NORMS, Asked, Block, BlockOptions
@@ -46,7 +49,7 @@ class Stack(nnx.Module):
       hidden: units of the feed-forward layers; None: 4 · features.
       memory_features: of a memory to attend to as well; None: there is none.
       score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
-        attention to the memory). Arrays in them are not trained.
+        attention to the memory). Arrays in them are parameters, each layer's own: see `Slots`.
       positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
       activation: of the feed-forward layers. norm: "layer" or "rms".
       normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
@@ -88,8 +91,11 @@ class Stack(nnx.Module):
         rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
         require(known, "positions", rule, repr(positions))
         require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
-        require_sizes(features=features, layers=layers, hidden=hidden)
-        require_sizes(memory_features=memory_features)
+        features, layers, hidden, memory_features = sizes_of(
+            features=features, layers=layers, hidden=hidden, memory_features=memory_features
+        )
+        require_flags(remat=remat)
+        require_rngs(rngs)
         require_dtype(dtype)
         require_rate(dropout)
         options = BlockOptions(
@@ -112,7 +118,6 @@ class Stack(nnx.Module):
         )
         self.features, self.memory_features, self.dtype = features, memory_features, dtype
         self.count, self.remat = layers, remat
-        self.pure = is_pure((score, normalizer, score_mod, mask))
 
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=(0,), out_axes=0)
@@ -120,6 +125,7 @@ class Stack(nnx.Module):
             return Block(options, memory_features=memory_features, rngs=rngs)
 
         self.blocks = blocks(rngs)
+        self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SLOTS)
         self.norm = NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -188,7 +194,8 @@ class Stack(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Cache]:
         """The next positions, as many of each example, and the cache that remembers them.
 
-        The cache has to have room for them: see `Cache.require_room`.
+        What the cache has no room for is refused, or NaN where JAX traces: see
+        `Cache.require_room`.
         """
         inputs = self._rows(inputs)
         cache.require_room(inputs)

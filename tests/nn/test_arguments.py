@@ -1,21 +1,30 @@
 """Mistakes in what modules are given: the argument, the rule, what came."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+import attn_jax.nn
 from attn_jax import Dot, Softmax, masks
 from attn_jax.nn import (
+    GRU,
+    LSTM,
     Attention,
+    Block,
+    ConvolutionalEncoder,
     Decoder,
     Embedding,
+    FeedForward,
     LanguageModel,
     MultiHeadAttention,
     NadarayaWatson,
     RecurrentEncoder,
     Seq2Seq,
+    Slots,
     Stack,
     TransformerSeq2Seq,
 )
@@ -291,3 +300,126 @@ def test_a_translator_names_what_is_wrong_in_a_batch(build):
             step(token, state)
     with pytest.raises(ValueError, match="tokens must be from 0 to 4"):
         model(*SOURCES.values(), BATCH["target"] + 4)
+
+
+# Every module: sizes, flags, seeds
+
+
+def every_module(size, **options):
+    """Each module by its sizes, with all that are not needed as well; `size` makes one."""
+    two, four, six = size(2), size(4), size(6)
+    encoder = {"in_features": four, "features": two, "layers": two}
+    decoder = {"embedding": two, "features": four, "layers": two, "attention_features": two}
+    blocks = {"hidden": six, "key_value_heads": two}
+    wide = {"head_features": four, "value_features": two, "out_features": six}
+    calls = {
+        Attention: ((four, six), {"features": two}),
+        ConvolutionalEncoder: ((), encoder | {"width": size(3)}),
+        Decoder: ((six, four, two), decoder | {"readout": six}),
+        Embedding: ((six, four), {"positions": "learned", "longest": size(5)}),
+        FeedForward: ((four, six), {"activation": "swiglu", "bias": True}),
+        GRU: ((four, two), {}),
+        LSTM: ((four, two), {}),
+        LanguageModel: ((six, four, two, two), blocks | {"longest": size(5)}),
+        MultiHeadAttention: (
+            (four, four),
+            wide | {"key_value_heads": two, "memory_features": six, "positions": "rotary"},
+        ),
+        RecurrentEncoder: ((), encoder),
+        Seq2Seq: ((six, encoders(), decoders()), {"embedding": four}),
+        Stack: ((four, two, two), blocks | {"memory_features": six}),
+        TransformerSeq2Seq: ((six, six, four, two, two), blocks | {"longest": size(5)}),
+    }
+    return {
+        kind: lambda kind=kind, sizes=sizes, named=named, **flags: kind(
+            *sizes, **named | {"rngs": nnx.Rngs(0)} | options | flags
+        )
+        for kind, (sizes, named) in calls.items()
+    }
+
+
+def encoders():
+    return RecurrentEncoder(4, 2, rngs=nnx.Rngs(0))
+
+
+def decoders():
+    return Decoder(6, 4, 4, embedding=2, features=3, rngs=nnx.Rngs(0))
+
+
+def test_every_module_is_in_the_tables():
+    modules = {
+        each for each in vars(attn_jax.nn).values() if isinstance(each, type) and is_module(each)
+    }
+    assert every_module(int).keys() == modules - {Block, NadarayaWatson, Slots}
+
+
+def is_module(each):
+    return issubclass(each, nnx.Module)
+
+
+def test_sizes_may_be_numpy_integers():
+    plain = every_module(int)
+    for kind, build in every_module(np.int64).items():
+        got, expected = (nnx.eval_shape(each) for each in (build, plain[kind]))
+        assert nnx.graphdef(got) == nnx.graphdef(expected)
+        assert jax.tree.leaves(nnx.state(got)) == jax.tree.leaves(nnx.state(expected))
+
+
+def test_a_model_with_numpy_sizes_is_called_and_decodes():
+    two = np.int64(2)
+    model = LanguageModel(np.int32(7), np.int64(4), two, two, rngs=nnx.Rngs(0))
+    tokens = np.ones((2, 3), int)
+    expected = LanguageModel(7, 4, 2, 2, rngs=nnx.Rngs(0))(tokens)
+    np.testing.assert_array_equal(model(tokens), expected)
+    step, state = model.begin(tokens, longest=two)
+    assert step(jnp.array([1, 1]), state)[0].shape == (2, 7)
+    assert model.cache(two, two).key.shape == (2, 2, 2, 2, 2)
+
+
+FLAGS = {
+    Attention: ("learn_alpha",),
+    Decoder: ("learn_alpha", "input_feeding", "tied"),
+    Embedding: ("tied",),
+    FeedForward: ("bias",),
+    LanguageModel: ("tied", "normalize_query_key", "bias", "remat"),
+    MultiHeadAttention: ("normalize_query_key", "bias"),
+    RecurrentEncoder: ("bidirectional", "residual"),
+    Stack: ("normalize_query_key", "bias", "remat"),
+    TransformerSeq2Seq: ("normalize_query_key", "bias", "remat"),
+    NadarayaWatson: ("learn_bandwidth", "learn_alpha"),
+}
+
+
+def test_flags_are_true_or_false():
+    builders = every_module(int) | {NadarayaWatson: NadarayaWatson}
+    for kind, build in builders.items():
+        annotated = inspect.signature(kind.__init__).parameters.values()
+        assert {each.name for each in annotated if each.annotation is bool} <= set(
+            FLAGS.get(kind, ())
+        )
+        for name in FLAGS.get(kind, ()):
+            for value in ("none", "rms", None, 1, np.ones(2)):
+                with pytest.raises(ValueError, match=rf"^{name} must be True or False\. Got "):
+                    build(**{name: value})
+    nnx.eval_shape(lambda: MultiHeadAttention(4, 2, bias=np.bool_(False), rngs=nnx.Rngs(0)))
+    with pytest.raises(ValueError, match=r"reverse must be True or False\. Got 'yes'"):
+        GRU(2, 3, rngs=nnx.Rngs(0))(X[:, :, :2], reverse="yes")
+
+
+def test_a_seed_is_an_rngs():
+    for build in every_module(int).values():
+        for value in (0, None, jax.random.key(0)):
+            with pytest.raises(
+                ValueError, match=r"^rngs must be an nnx.Rngs, nnx.Rngs\(0\) say. G"
+            ):
+                build(rngs=value)
+
+
+def test_heads_before_the_length_are_named():
+    """[b, h, t, d] where [b, t, h, d] is meant."""
+    query, key = jnp.ones((2, 4, 7, 3)), jnp.ones((2, 4, 5, 3))
+    layout = r"in the layout \[B, length, heads, features\]\. Got 7 query heads, .*\(2, 4, 7, 3\)"
+    with pytest.raises(ValueError, match=f"query heads must be a multiple of the 5 .*{layout}"):
+        attn_jax.dot_product_attention(query, key, key)
+    with pytest.raises(ValueError, match="same length and heads, in the layout"):
+        attn_jax.dot_product_attention(query, key, key[:, :, :2])

@@ -16,9 +16,9 @@ INPUTS = np.random.default_rng(0).normal(size=(4, 5, 3))
 
 
 def randomized(module):
-    """Every parameter random: a bias of zero hides what it is added to."""
+    """Every parameter random: a bias of zero hides what it is added to. Slots are as given."""
     rng = np.random.default_rng(1)
-    state = nnx.state(module, nnx.Param)
+    state = nnx.state(module, nnx.All(nnx.Param, lambda path, _: "slots" not in path))
     nnx.update(module, jax.tree.map(lambda p: jnp.asarray(rng.normal(0, 0.7, p.shape)), state))
     return module
 

@@ -252,6 +252,34 @@ def test_a_full_cache_is_refused():
         jax.eval_shape(module.extend, jnp.ones((B, 6, D)), cache)
 
 
+@pytest.mark.parametrize("options", [{}, {"normalizer": Sigmoid(), "implementation": "streaming"}])
+def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
+    """What fits is right, in one call with what does not as well, and stays remembered."""
+    module = layer(mask=masks.Causal(), **options)
+    expected, extend = module(X), jax.jit(module.extend)
+    for room, parts in ((T, (T - 1, T + 2, T + 3)), (T - 2, (1, 4, T))):
+        cache, got, before = module.cache(B, room), [], 0
+        rows = jnp.asarray(np.concatenate([X, X], axis=1))
+        for end in parts:
+            output, cache = extend(rows[:, before:end], cache)
+            got.append(output)
+            before = end
+        got = jnp.concatenate(got, axis=1)
+        assert_close(got[:, :room], expected[:, :room])
+        assert np.isnan(got[:, room:]).all()
+        assert int(cache.used) == parts[-1]
+        keys = module.remember(X[:, :room]).key
+        assert_close(cache.key[:, :, : room - 1], keys[:, :, : room - 1])
+
+    def step(cache, row):
+        output, cache = module.extend(row[:, None], cache)
+        return cache, output[:, 0]
+
+    _, scanned = jax.lax.scan(step, module.cache(B, 3), jnp.swapaxes(jnp.asarray(X), 0, 1))
+    assert_close(scanned[:3].swapaxes(0, 1), expected[:, :3])
+    assert np.isnan(scanned[3:]).all()
+
+
 # Blocks of queries
 
 

@@ -20,7 +20,7 @@ SOURCE, LENGTH = RNG.integers(4, 13, (B, 5)), np.array([5, 0, 3])
 def gently_randomized(module):
     """Random parameters, small ones: four layers deep a large one decides everything."""
     randomized(module)
-    state = nnx.state(module, nnx.Param)
+    state = nnx.state(module, nnx.All(nnx.Param, lambda path, _: "slots" not in path))
     nnx.update(module, jax.tree.map(lambda each: each * 0.5, state))
     return module
 
@@ -183,6 +183,33 @@ def test_cached_decoding_is_the_full_forward(options):
     for t in (2, 3, 4):
         logits, state, _ = step(jnp.asarray(TOKENS[:, t]), state)
         assert_close(logits, expected[:, t])
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_decoding_beyond_the_room_of_a_cache_is_seen(positions):
+    """Logits at positions that do not fit are NaN, and so is what a search makes of them."""
+    module = language_model(positions=positions, longest=4)
+    expected = module(TOKENS[:, :4])
+    got, cache = jax.jit(module.extend)(TOKENS[:, :3], module.cache(B, 4))
+    assert_close(got, expected[:, :3])
+    got, cache = jax.jit(module.extend)(TOKENS[:, 3:], cache)
+    assert_close(got[:, :1], expected[:, 3:])
+    assert np.isnan(got[:, 1:]).all()
+    step, state = module.begin(TOKENS[:, :2], longest=3)
+    how = {"start": TOKENS[:, 1], "end": 3}
+    fits, beyond = (decoding.greedy(step, state, **how, max_length=n, min_length=n) for n in (3, 4))
+    assert np.isfinite(fits.log_probabilities).all()
+    assert np.isnan(beyond.log_probabilities).all()
+    assert not beyond.finished.any()
+
+
+@pytest.mark.parametrize("start", [2, 9])
+def test_positions_beyond_those_learned_are_nan_where_jax_traces(start):
+    module = Embedding(V, 8, positions="learned", longest=5, rngs=nnx.Rngs(0))
+    rows = jax.jit(lambda start: module(TOKENS[:, :4], start=start))(start)
+    fits = max(5 - start, 0)
+    assert_close(rows[:, :fits], module(TOKENS[:, :fits], start=min(start, 5)))
+    assert np.isnan(rows[:, fits:]).all()
 
 
 def test_an_unrolled_model_is_prefilled_alike():
