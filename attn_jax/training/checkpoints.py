@@ -16,7 +16,9 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,21 +224,35 @@ def _write_arrays(path: Path, items: dict[str, dict[str, np.ndarray]]) -> None:
 
 @contextlib.contextmanager
 def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
-    """A checkpointer, and the path for it. What fails is raised: orbax need not log it as well."""
+    """A checkpointer, and the path for it.
+
+    What fails is raised: orbax need not log it as well, nor TensorStore's threads that they have
+    nobody left to tell. They go on doing so after a failure, and so do these filters.
+    """
     import orbax.checkpoint as ocp
 
-    logger = logging.getLogger("absl")
+    logger, hook = logging.getLogger("absl"), sys.unraisablehook
     quiet = logging.Filter()
     quiet.filter = lambda record: "orbax" not in record.pathname
     logger.addFilter(quiet)
+    sys.unraisablehook = lambda each: _is_orphan(each.exc_value) or hook(each)
+    before = threading.enumerate()
     try:
         with (
             _plain(path.parent) as folder,
             ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer,
         ):
             yield checkpointer, folder / path.name
-    finally:
-        logger.removeFilter(quiet)
+    except BaseException:
+        for thread in set(threading.enumerate()).difference(before):
+            thread.join(timeout=1.0)  # it may still write
+        raise
+    sys.unraisablehook = hook
+    logger.removeFilter(quiet)
+
+
+def _is_orphan(error: BaseException | None) -> bool:
+    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
 
 
 @contextlib.contextmanager
