@@ -185,13 +185,16 @@ def test_a_forked_process_neither_keeps_nor_releases_a_lock(tmp_path):
     """What is forked from a training and outlives it must not hold its directory."""
     code = (
         "import os, runpy, sys\nlock = runpy.run_path(sys.argv[2])['Lock'](sys.argv[1])\n"
-        "if os.fork() == 0:\n    lock.release()\n    sys.stdin.read()\n    os._exit(0)\n"
+        "if os.fork() == 0:\n    lock.release()\n    print(flush=True)\n"
+        "    sys.stdin.read()\n    os._exit(0)\n"
         "os.kill(os.getpid(), 9)"
     )
     # The file itself, since the package would import JAX.
     command = [sys.executable, "-c", code, tmp_path / "lock", lock.__file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as parent:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as parent:
         parent.wait()
+        parent.stdout.readline()
         assert (tmp_path / "lock").exists()
         Lock(tmp_path / "lock").release()
 
