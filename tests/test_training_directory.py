@@ -308,7 +308,10 @@ def test_damaged_rows_are_said_and_all_others_kept(whole, tmp_path):
     file = directory / "metrics.jsonl"
     lines = file.read_bytes().splitlines()
     file.write_bytes(b"\n".join([GARBAGE[0], *lines[:3], *GARBAGE[1:], *lines[3:], b'{"st']))
-    with pytest.warns(UserWarning, match=r"metrics.jsonl is damaged: .* line 1, 5, 6, 7, 8, 9, 10"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):  # warnings are errors
+        train(directory, 6)
+    told = r"metrics\.jsonl is damaged: .* line 1, 5, 6, 7, 8, 9, 10"
+    with pytest.warns(DamagedCheckpointWarning, match=told):
         result = train(directory, 6)
     assert result.history == whole[0].history == [json.loads(each) for each in lines]
     assert file.read_bytes().splitlines() == lines

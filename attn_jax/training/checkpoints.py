@@ -40,7 +40,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class DamagedCheckpointWarning(UserWarning, DamagedCheckpointError):  # noqa: N818
-    """Training goes on from an older checkpoint. Where warnings are errors, it is this error."""
+    """Training goes on without what is damaged. Where warnings are errors, it is this error."""
 
 
 @dataclasses.dataclass(frozen=True)

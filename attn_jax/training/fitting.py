@@ -103,7 +103,7 @@ def fit(
     Raises:
         NonFiniteLoss: The loss, its gradient or the new parameters were inf or NaN.
         CheckpointError: The directory's checkpoints are damaged, belong to another run, or cannot
-            be written.
+            be written; or another training is under way there.
     """
     evaluate_every = evaluate_every or log_every
     counts = {"steps": steps, "evaluate_every": evaluate_every, "keep": keep}
@@ -151,6 +151,7 @@ def load(
     """A copy of the model with the parameters of a directory's newest checkpoint.
 
     `best` are those of the best evaluation up to that checkpoint. `model` itself is left alone.
+    A damaged checkpoint is refused, also where an older one is whole: `fit` goes on from that.
     """
     require(which in ("best", "last"), "which", "be 'best' or 'last'", which)
     item = {"best": "best", "last": "model"}[which]
@@ -218,12 +219,13 @@ def _kept(
         directory.mkdir(parents=True, exist_ok=True)
         lock = Lock(directory / "training.lock")
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
-        rule = "be a folder that can be written"
-        told = getattr(error, "strerror", None) or error
-        require(False, "directory", rule, f"{directory}: {told}")
+        told = f"{directory}: {getattr(error, 'strerror', None) or error}"
+        raise CheckpointError(
+            f"directory must be a folder that can be written. Got {told}."
+        ) from error
     except InUse as holder:
         rule = "be no other training's while that is under way"
-        require(False, "directory", rule, f"{directory}: {holder}")
+        raise CheckpointError(f"directory must {rule}. Got {directory}: {holder}.") from holder
     with lock:
         fresh = resume or checkpoints.latest(directory) is None
         require(fresh, "directory", "hold no checkpoint when resume=False", str(directory))

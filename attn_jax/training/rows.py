@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from attn_jax.training.checkpoints import accessing
+from attn_jax.training.checkpoints import DamagedCheckpointWarning, accessing
 
 
 def mean_rows(pending: list[dict[str, float]]) -> dict[str, float | None]:
@@ -53,7 +53,7 @@ def _whole_rows(file: Path) -> list[dict[str, Any]]:
     if damaged:
         numbers = ", ".join(map(str, damaged))
         told = f"{file} is damaged: what is in line {numbers} is no row, and left out"
-        warnings.warn(told, stacklevel=5)
+        warnings.warn(told, DamagedCheckpointWarning, stacklevel=5)
     return [row for row in rows if row is not None]
 
 
