@@ -6,15 +6,20 @@ each field, and `run(options)`. It imports what is slow to import inside its fun
 that `--help` answers at once.
 """
 
+import errno
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from experiments.errors import UserError, unknown
+from experiments.errors import Terminated, UserError, unknown
 
 PROGRAM = "python -m experiments"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nobody's mistake, and no bug
 
 
 @dataclass(frozen=True)
@@ -73,23 +78,61 @@ EXPERIMENTS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the process's own) and return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        print(listing())
-        return 0
     try:
-        run(find(argv[0]), argv[1:])
+        if not argv or argv[0] in ("-h", "--help"):
+            print(listing())
+        else:
+            with terminable():
+                run(find(argv[0]), argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted: what is done is kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        terminated = isinstance(stop, Terminated)
+        what = "terminated" if terminated else "interrupted"
+        print(f"{what}: what is done is kept", file=sys.stderr)
+        return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
     except BrokenPipeError:  # who reads the output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = "" if error.filename is None else f" {error.filename}"
+        print(f"error: cannot write{where}: {error.strerror}.", file=sys.stderr)
+        _discard_output()
+        return 2
     except SystemExit as stop:  # tyro's, after --help (0) or an option that it refused (2)
         return stop.code if isinstance(stop.code, int) else 2
     return 0
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`, where nobody else has a use for it."""
+
+    def terminate(*_):
+        raise Terminated
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _discard_output() -> None:
+    """Write what the standard output refuses nowhere: at the end it would be tried again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def listing() -> str:
@@ -122,6 +165,8 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     try:
         import tyro
 
+        from experiments import runs
+
         module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
     except ModuleNotFoundError as error:
         if error.name != "tyro":
@@ -133,4 +178,7 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
         args=list(argv),
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
-    module.run(options)
+    try:
+        module.run(options)
+    finally:
+        runs.end()

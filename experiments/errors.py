@@ -9,6 +9,10 @@ class UserError(ValueError):
     """What was asked for cannot be done; the command line prints it as one line, no traceback."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: what Slurm and Kubernetes send. It is kept what Ctrl-C keeps."""
+
+
 @contextmanager
 def as_user_errors(*kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of these kinds, whose messages say what is wrong, into one line for the user."""

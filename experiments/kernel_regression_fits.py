@@ -5,6 +5,7 @@ in the search, in the table. Of larger data a sample of rows is, each from all t
 that time grows with n instead of n²; training takes a batch of the sample at each step.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from experiments import kernel_regression_baselines as baselines
 from experiments.curves import Curve
 from experiments.errors import UserError
+from experiments.fitting import fit
 from experiments.in_parts import in_parts
 
 KernelName = Literal[
@@ -191,8 +193,6 @@ def trained(model: Any, problem: Problem, options: FitOptions, directory: Path) 
     """Train the model's bandwidth (and alpha) on the leave-one-out error."""
     import optax
 
-    from attn_jax import training
-
     sampled = problem.rows is not None
     chosen = options.optimizer or ("adam" if sampled else "lbfgs")
     usual = {"lbfgs": 30, "adam": 60 if sampled else 300}[chosen]
@@ -206,15 +206,14 @@ def trained(model: Any, problem: Problem, options: FitOptions, directory: Path) 
             watched["alpha"] = model.normalizer.alpha
         return model.leave_one_out_error(batch["x"], batch["y"], rows=batch.get("rows")), watched
 
-    result = training.fit(
+    result = fit(
         model,
         loss,
         batches(problem, on_batches=chosen == "adam", seed=options.seed),
-        steps=steps,
+        dataclasses.replace(options, steps=steps),
         optimizer=optax.lbfgs() if chosen == "lbfgs" else optax.adam(rate),
         directory=directory,
         log_every=1,
-        seed=options.seed,
     )
     if result.stopped == "interrupted":
         print("interrupted: the same command with --resume goes on here")

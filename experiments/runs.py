@@ -5,6 +5,8 @@
     predictions.csv    one row per example
     figures/*.png
 
+While a run is under way, OUTPUT_DIR/EXPERIMENT/.NAME.lock keeps others of its name out.
+
 Each file appears whole or not at all: it is written beside its place and then renamed. JSON has
 no NaN and no infinities, so those are the strings "NaN", "Infinity" and "-Infinity", which
 Python's `float` reads back.
@@ -34,6 +36,7 @@ from experiments.errors import UserError
 VERSIONS_OF = ("attn_jax", "jax", "flax", "numpy")
 NO_CHECKSUMS: Mapping[str, Any] = MappingProxyType({})
 FREE = ("resume", "output")  # options that a resumed run may change: its directory may have moved
+UNDER_WAY: dict[Path, Any] = {}  # this process's runs, and their locks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,17 +100,19 @@ def start(
     """Make the run's directory, clear an earlier run of this name out of it, write config.json.
 
     Call it before the long computation, and after all that can be refused: an earlier run of this
-    name is gone then. A bad name or an unwritable place is refused here. With `resume` what is
-    under training/ stays, and the earlier run's options and checksums (name → value: of data, say,
-    which options only point to) have to be these.
+    name is gone then. A bad name or an unwritable place is refused here, as is a name whose run
+    another process has under way, until `end`. With `resume` what is under training/ stays, and the
+    earlier run's options and checksums (name → value: of data, say, which options only point to)
+    have to be these.
     """
     run = Run(output.output_dir / experiment / checked_name(output.name))
     if resume:
         require_same(run.directory, options, checksums)
+    begin(run.directory)
     with refusing(run.directory):
-        if not resume:
-            shutil.rmtree(run.directory / "training", ignore_errors=True)
-        run.directory.mkdir(parents=True, exist_ok=True)
+        if not resume and (run.directory / "training").exists():
+            shutil.rmtree(run.directory / "training")
+        run.directory.mkdir(exist_ok=True)
         if (run.directory / "config.json").exists():
             shutil.rmtree(run.directory / "evaluation", ignore_errors=True)
             for stale in ("metrics.json", "predictions.csv"):
@@ -118,6 +123,26 @@ def start(
     config |= {"checksums": checksums} if checksums else {}
     write(run.directory / "config.json", to_json(config | environment()))
     return run
+
+
+def begin(directory: Path) -> None:
+    """Refuse a run that another process has under way, and others from now on, until `end`."""
+    from attn_jax.training.lock import InUse, Lock
+
+    with refusing(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        file = directory.parent.resolve() / f".{directory.name}.lock"
+        try:
+            UNDER_WAY[file] = UNDER_WAY.get(file) or Lock(file)
+        except InUse as holder:
+            told = f"{directory} is being written by another run: {holder}"
+            raise UserError(f"{told}. Choose another --name, or wait.") from holder
+
+
+def end() -> None:
+    """Let others write what this process has written."""
+    while UNDER_WAY:
+        UNDER_WAY.popitem()[1].release()
 
 
 def require_same(
@@ -249,8 +274,11 @@ def to_csv(columns: Mapping[str, ArrayLike]) -> str:
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a UTF-8 file whole or not at all."""
-    return write_with(path, lambda temporary: temporary.write_text(text, "utf-8", newline=""))
+    """Write a UTF-8 file whole or not at all; bytes of a path that are no UTF-8 are escaped."""
+    return write_with(
+        path,
+        lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace", newline=""),
+    )
 
 
 def write_with(path: Path, writer: Callable[[Path], Any], *, option: str = "--output-dir") -> Path:

@@ -1,6 +1,9 @@
 import csv
+import errno
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_jax.training.interrupt import Interrupt
+from attn_jax.training.lock import Lock
 from experiments import cli, runs, tables
 from experiments.errors import UserError
 from experiments.runs import Output
@@ -36,6 +41,14 @@ def run_doubling(options):
     if options.fail == "user":
         raise UserError("asked for too much")
     run = runs.start("doubling", options, options.output)
+    if options.fail == "disk":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "figures/loss.png")
+    if options.fail == "terminated":
+        signal.raise_signal(signal.SIGTERM)
+    if options.fail == "terminated in a training":
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupt.requested
     run.write_metrics({"double": 2 * options.number})
 
 
@@ -102,6 +115,39 @@ def test_mistakes_are_said_without_a_traceback(options, message, doubling, capsy
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("how", ["terminated", "terminated in a training"])
+def test_sigterm_is_said_by_the_exit_code(how, doubling, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["doubling", "--fail", how, "--output-dir", str(tmp_path)]) == 143
+    assert capsys.readouterr().err == "terminated: what is done is kept\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (tmp_path / "doubling" / "default" / "metrics.json").exists()
+
+
+def test_a_full_disk_is_said_in_one_line(doubling, tmp_path, capsys):
+    assert cli.main(["doubling", "--fail", "disk", "--output-dir", str(tmp_path)]) == 2
+    told = "error: cannot write figures/loss.png: No space left on device.\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_second_run_of_a_name_under_way_is_refused_and_the_first_left_alone(
+    doubling, tmp_path, capsys
+):
+    argv = ["doubling", "--output-dir", str(tmp_path)]
+    assert cli.main(argv) == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert len(before) == 2
+    with Lock(tmp_path / "doubling" / ".default.lock"):
+        assert cli.main([*argv, "--number", "3"]) == 2
+        error = capsys.readouterr().err
+        assert f"is being written by another run: process {os.getpid()} on" in error
+        assert error.count("\n") == 1
+        assert cli.main([*argv, "--name", "other"]) == 0
+        assert all(path.read_bytes() == content for path, content in before.items())
+    assert cli.main([*argv, "--number", "3"]) == 0
+    assert sorted(os.listdir(tmp_path / "doubling")) == ["default", "other"]
+
+
 def test_bugs_keep_their_traceback(doubling):
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["doubling", "--fail", "bug"])
@@ -125,6 +171,26 @@ def test_module_runs():
     assert done.stderr.startswith("error: unknown experiment 'nothing'")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+def test_streams_that_are_closed_or_full_are_no_traceback():
+    """A file that is opened must not get the number of a closed stream, and what is printed."""
+    code = (
+        "import runpy, sys; sys.argv[1:] = ['--help']\n"
+        "try: runpy.run_module('experiments', run_name='__main__')\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "print('nowhere', flush=True); sys.stdin.read()\n"
+        "sys.exit(41 if open('pyproject.toml').fileno() > 2 else 1)"
+    )
+    closed = [sys.executable, "-c", code]
+    shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *closed]
+    assert subprocess.run(shell, cwd=ROOT).returncode == 41
+    if Path("/dev/full").exists():
+        shell = ["sh", "-c", '"$@" > /dev/full', "sh", sys.executable, "-m", "experiments"]
+        done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (2, f"error: cannot write: {NO_SPACE}.\n")
+
+
+NO_SPACE = os.strerror(errno.ENOSPC)
 ROOT = Path(__file__).parent.parent
 
 
@@ -237,6 +303,26 @@ def test_bad_names_are_refused(name, tmp_path):
     with pytest.raises(UserError, match="--name must be"):
         runs.start("doubling", Doubling(), Output(name, tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["runs [1]", "a\nb", "*", os.fsdecode(b"\xff")], ids=range(4))
+def test_any_output_directory_that_the_file_system_takes(name, tmp_path):
+    run = runs.start("doubling", Doubling(), Output("it", tmp_path / name))
+    run.write_metrics({"double": 2})
+    named = Doubling(output=Output("it", tmp_path / name))
+    runs.start("doubling", named, Output("it", tmp_path), checksums={"text": 7})
+    runs.end()
+    assert runs.read_config(tmp_path / "doubling" / "it")["options"]["output"] == {
+        "name": "it",
+        "output_dir": str(tmp_path / name),
+    }
+
+
+def test_checkpoints_that_cannot_be_deleted_are_not_trained_on(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (run.directory / "training").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="cannot write"):
+        runs.start("doubling", Doubling(), Output("it", tmp_path))
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

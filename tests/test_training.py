@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -90,6 +91,17 @@ def press_ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
 
+def terminate():
+    signal.raise_signal(signal.SIGTERM)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def handlers():
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
 def variables(model):
     return checkpoints.to_arrays(nnx.to_pure_dict(nnx.state(model)))
 
@@ -157,12 +169,12 @@ def whole(tmp_path_factory):
 # Stopping and resuming
 
 
-@pytest.mark.parametrize("number", [1, 8])
-def test_interrupted_and_resumed_is_bit_exact(number, whole, tmp_path):
-    handler = signal.getsignal(signal.SIGINT)
-    stopped = train(tmp_path, source=Disturbed(number, press_ctrl_c))
+@pytest.mark.parametrize(("number", "stop"), [(1, press_ctrl_c), (8, press_ctrl_c), (8, terminate)])
+def test_interrupted_and_resumed_is_bit_exact(number, stop, whole, tmp_path):
+    before = handlers()
+    stopped = train(tmp_path, source=Disturbed(number, stop))
     assert (stopped.stopped, stopped.step) == ("interrupted", number)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert handlers() == before
     assert_same_run(train(tmp_path), whole[0], tmp_path, whole[1])
 
 
@@ -175,16 +187,52 @@ def test_keyboard_interrupt_inside_an_evaluation_repeats_it_on_resume(whole, tmp
     assert_same_run(train(tmp_path), whole[0], tmp_path, whole[1])
 
 
-def test_second_ctrl_c_aborts_at_once(tmp_path):
+@pytest.mark.parametrize("sent", [*itertools.product((press_ctrl_c, terminate), repeat=2)])
+def test_second_signal_aborts_at_once(sent, tmp_path):
     def twice(model):
-        press_ctrl_c()
-        press_ctrl_c()
+        for send in sent:
+            send()
+        pytest.fail("still here")
 
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    before = handlers()
+    with pytest.raises(SystemExit if sent[-1] is terminate else KeyboardInterrupt) as stop:
         train(tmp_path, evaluate=twice)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert getattr(stop.value, "code", 143) == 143
+    assert handlers() == before
     assert checkpoints.latest(tmp_path) is None
+
+
+def test_a_signal_in_the_last_evaluation_counts(tmp_path):
+    def late(model):
+        press_ctrl_c()
+        return {"error": 1.0}
+
+    assert train(tmp_path, steps=2, evaluate=late).stopped == "interrupted"
+    assert train(tmp_path, steps=2).stopped == "steps"
+
+
+def test_a_programs_own_handler_is_called_when_all_is_saved(tmp_path):
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(checkpoints.steps(tmp_path)))
+    try:
+        stopped = train(tmp_path, source=Disturbed(2, terminate)).stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (stopped, seen) == ("interrupted", [[2]])
+
+
+def test_an_ignored_signal_stays_ignored_and_a_thread_installs_nothing(tmp_path):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert train(source=Disturbed(1, terminate), steps=2, evaluate_every=2).stopped == "steps"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    seen = []
+    look = Disturbed(1, lambda: seen.append(handlers()))
+    thread = threading.Thread(target=lambda: seen.append(train(source=look, steps=1).step))
+    thread.start()
+    thread.join()
+    assert seen == [handlers(), 1]
 
 
 def test_killed_while_saving_and_resumed_is_bit_exact(whole, tmp_path):

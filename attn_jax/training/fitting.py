@@ -1,5 +1,6 @@
 """`fit` and `load`: what a caller sees of training."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from flax import nnx
 from attn_jax.checks import require
 from attn_jax.training import checkpoints, step
 from attn_jax.training.checkpoints import CheckpointError
+from attn_jax.training.lock import InUse, Lock
 from attn_jax.training.run import Record, Run, Stopped
 
 
@@ -23,7 +25,8 @@ class Fit:
     Attributes:
         model: The trained model, with its last parameters (the best ones under `restore_best`).
         step: The number of steps done.
-        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C.
+        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C or
+            SIGTERM.
         best: The best value of the metric; None where nothing was evaluated.
         best_step: The step it was reached at.
         history: The rows of metrics.jsonl, those from before a resume included.
@@ -65,6 +68,9 @@ def fit(
     The same arguments give the same bits, however often the run was interrupted or killed and
     resumed in between. Batches are spread over all local devices. `model` itself is left alone.
 
+    In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step, save, and return
+    what there is; a second one stops at once. A program's own SIGTERM handler is called afterwards.
+
     Args:
         model: Any NNX module; its `nnx.Param`s are trained, its other variables carried along.
         loss: `(model, batch, rng) -> loss`, or `-> (loss, {name: number})`; traced by `jax.jit`.
@@ -80,11 +86,13 @@ def fit(
         mode: Whether the best metric is the smallest or the largest.
         patience: Stop after this many evaluations in a row that brought no improvement.
         restore_best: Return the best parameters, by `evaluate`, rather than the last ones.
-        directory: Where metrics.jsonl and checkpoints go. Without one, nothing is written.
+        directory: Where metrics.jsonl and checkpoints go. Without one, nothing is written. While
+            one training is under way in it, a second one is refused.
         checkpoint_every: Steps between checkpoints; if None, a checkpoint every two minutes. There
-            is always one at the end and on Ctrl-C.
+            is always one at the end, on Ctrl-C and on SIGTERM.
         keep: How many checkpoints stay. Each holds the best parameters so far, too.
-        resume: Go on from the directory's last checkpoint. False refuses a directory that has one.
+        resume: Go on from the directory's newest checkpoint; one that is damaged is left out, with
+            a warning. False refuses a directory that has one.
         log_every: Steps between rows: the mean of the loss and its metrics since the row before.
         progress: Show a bar on a terminal, plain lines elsewhere.
         on_row: Called with each row as it is written.
@@ -94,7 +102,8 @@ def fit(
 
     Raises:
         NonFiniteLoss: The loss, its gradient or the new parameters were inf or NaN.
-        CheckpointError: The directory's checkpoint is damaged or belongs to another run.
+        CheckpointError: The directory's checkpoints are damaged, belong to another run, or cannot
+            be written; or another training is under way there.
     """
     evaluate_every = evaluate_every or log_every
     counts = {"steps": steps, "evaluate_every": evaluate_every, "keep": keep}
@@ -106,28 +115,26 @@ def fit(
     needs = "be False without evaluate: a row's loss is that of parameters before the row's steps"
     require(evaluate is not None or not restore_best, "restore_best", needs, restore_best)
     iterator = iter(batches)
-    if directory is not None:
-        directory = Path(directory).absolute()
-        _require_usable(directory, iterator, resume)
-    run = Run(
-        model=model,
-        loss=loss,
-        optimizer=_optimizer(optimizer, clip_norm),
-        batches=iterator,
-        record=Record(seed=seed, metric=metric, mode=mode),
-        evaluate=evaluate,
-        evaluate_every=evaluate_every,
-        log_every=log_every,
-        steps=steps,
-        patience=patience,
-        directory=directory,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
-        on_row=on_row,
-    )
-    if directory is not None:
-        run.resume()
-    stopped = run.train(progress)
+    with _kept(directory, iterator, resume) as directory:
+        run = Run(
+            model=model,
+            loss=loss,
+            optimizer=_optimizer(optimizer, clip_norm),
+            batches=iterator,
+            record=Record(seed=seed, metric=metric, mode=mode),
+            evaluate=evaluate,
+            evaluate_every=evaluate_every,
+            log_every=log_every,
+            steps=steps,
+            patience=patience,
+            directory=directory,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+            on_row=on_row,
+        )
+        if directory is not None:
+            run.resume()
+        stopped = run.train(progress)
     return Fit(
         model=run.best_model() if restore_best else run.model(),
         step=run.record.step,
@@ -144,17 +151,23 @@ def load(
     """A copy of the model with the parameters of a directory's newest checkpoint.
 
     `best` are those of the best evaluation up to that checkpoint. `model` itself is left alone.
+    A damaged checkpoint is refused, also where an older one is whole: `fit` goes on from that.
     """
     require(which in ("best", "last"), "which", "be 'best' or 'last'", which)
-    path = checkpoints.latest(Path(directory).absolute())
-    if path is None:
-        raise CheckpointError(f"{directory} has no checkpoint.")
-    manifest = checkpoints.read_manifest(path)
     item = {"best": "best", "last": "model"}[which]
-    if item not in manifest.items:
-        raise CheckpointError(f"{path} has no best model: nothing was evaluated up to there.")
     graphdef, *variables = step.split(model)
-    return nnx.merge(graphdef, *checkpoints.restore(manifest, item, tuple(variables)))
+
+    def read(paths: list[Path]) -> Any:
+        if not paths:
+            raise CheckpointError(f"{directory} has no checkpoint.")
+        manifest = checkpoints.read_manifest(paths[0])
+        if item not in manifest.items:
+            raise CheckpointError(
+                f"{paths[0]} has no best model: nothing was evaluated up to there."
+            )
+        return checkpoints.restore(manifest, item, tuple(variables))
+
+    return nnx.merge(graphdef, *checkpoints.read(Path(directory).absolute(), read))
 
 
 def load_average(model: nnx.Module, directory: Path | str, count: int) -> nnx.Module:
@@ -163,17 +176,19 @@ def load_average(model: nnx.Module, directory: Path | str, count: int) -> nnx.Mo
     (Junczys-Dowmunt et al. 2016, section 4.) Other variables are the newest checkpoint's.
     """
     require(count >= 1, "count", "be at least 1", count)
-    directory = Path(directory).absolute()
-    kept = checkpoints.steps(directory)
-    rule = f"be at most {len(kept)}, the checkpoints that {directory} keeps"
-    require(count <= len(kept), "count", rule, count)
     graphdef, *variables = step.split(model)
-    total, others = None, None
-    for number in kept[-count:]:
-        manifest = checkpoints.read_manifest(directory / "checkpoints" / str(number))
-        parameters, others = checkpoints.restore(manifest, "model", tuple(variables))
-        total = parameters if total is None else jax.tree.map(jax.numpy.add, total, parameters)
-    return nnx.merge(graphdef, jax.tree.map(lambda each: each / count, total), others)
+
+    def read(paths: list[Path]) -> tuple[Any, Any]:
+        rule = f"be at most {len(paths)}, the checkpoints that {directory} keeps"
+        require(count <= len(paths), "count", rule, count)
+        total, others = None, None
+        for path in reversed(paths[:count]):
+            manifest = checkpoints.read_manifest(path)
+            parameters, others = checkpoints.restore(manifest, "model", tuple(variables))
+            total = parameters if total is None else jax.tree.map(jax.numpy.add, total, parameters)
+        return jax.tree.map(lambda each: each / count, total), others
+
+    return nnx.merge(graphdef, *checkpoints.read(Path(directory).absolute(), read))
 
 
 def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransformation:
@@ -184,7 +199,14 @@ def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransfo
     return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
 
 
-def _require_usable(directory: Path, batches: Iterator[Any], resume: bool) -> None:
+@contextlib.contextmanager
+def _kept(
+    directory: Path | str | None, batches: Iterator[Any], resume: bool
+) -> Iterator[Path | None]:
+    """The directory, which is there, can be written and is nobody else's until the end."""
+    if directory is None:
+        yield None
+        return
     positioned = hasattr(batches, "get_state") and hasattr(batches, "set_state")
     rule = "have get_state and set_state, with a state that JSON can hold, to be checkpointed"
     try:
@@ -192,7 +214,19 @@ def _require_usable(directory: Path, batches: Iterator[Any], resume: bool) -> No
     except TypeError:
         proper = False
     require(proper, "batches", rule, type(batches).__name__)
-    require(not directory.is_file(), "directory", "be a folder", str(directory))
-    fresh = resume or checkpoints.latest(directory) is None
-    require(fresh, "directory", "hold no checkpoint when resume=False", str(directory))
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(directory).absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = Lock(directory / "training.lock")
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        told = f"{directory}: {getattr(error, 'strerror', None) or error}"
+        raise CheckpointError(
+            f"directory must be a folder that can be written. Got {told}."
+        ) from error
+    except InUse as holder:
+        rule = "be no other training's while that is under way"
+        raise CheckpointError(f"directory must {rule}. Got {directory}: {holder}.") from holder
+    with lock:
+        fresh = resume or checkpoints.latest(directory) is None
+        require(fresh, "directory", "hold no checkpoint when resume=False", str(directory))
+        yield directory

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import re
 import time
+import warnings
 from typing import Any, Literal
 
 import jax
@@ -88,15 +89,32 @@ class Run:
         return nnx.merge(self.graphdef, *checkpoints.from_arrays(template, self.best))
 
     def resume(self) -> None:
-        """Go back to the directory's newest checkpoint, if there is one."""
-        path = checkpoints.latest(self.directory)
-        if path is not None:
-            self._restore(checkpoints.read_manifest(path))
+        """Go back to the directory's newest whole checkpoint, if there is one."""
+        found, damaged = checkpoints.paths(self.directory), []
+        for path in found:
+            try:
+                manifest = checkpoints.read_manifest(path)
+            except checkpoints.DamagedCheckpointError as error:
+                damaged.append((path, error))
+                continue
+            self._restore(manifest)
             self.saved_step = self.record.step
+            break
+        if found and self.saved_step is None:
+            raise damaged[0][1]
+        for path, error in damaged:
+            aside = path.with_suffix(".damaged").name
+            told = f"{error} It is left out, as {aside}: training goes on from {self.saved_step}."
+            warnings.warn(told, checkpoints.DamagedCheckpointWarning, stacklevel=3)
+            checkpoints.set_aside(path)
         self.history = rows.rewind(self.directory / "metrics.jsonl", self.record.step)
 
     def _restore(self, manifest: checkpoints.Manifest) -> None:
-        record = Record(**manifest.record)
+        try:
+            record = Record(**manifest.record)
+        except TypeError as error:
+            told = f"{manifest.path} was written by another version of attn_jax"
+            raise CheckpointError(f"{told}: {error}.") from error
         for name in ("seed", "metric", "mode"):
             there, here = getattr(record, name), getattr(self.record, name)
             if there != here:
@@ -125,13 +143,13 @@ class Run:
         """What is due between two steps; the reason to stop, if there is one."""
         if self.record.pending and self._row_is_due():
             self._report(shown)
+        if interrupt.requested:
+            return "interrupted"
         if self.record.step >= self.options["steps"]:
             return "steps"
         patience = self.options["patience"]
         if patience is not None and self.record.stale >= patience:
             return "patience"
-        if interrupt.requested:
-            return "interrupted"
         if self._checkpoint_is_due():
             self._save()
         return None
