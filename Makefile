@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 .PHONY: demo test lint clean
 
 demo: $(READY)
-	$(BIN)/python -m experiments kernel-regression
+	$(BIN)/python -m experiments kernel-regression --n 500
 	$(BIN)/python -m experiments date-translation
 
 test: $(READY)
