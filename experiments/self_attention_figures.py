@@ -189,7 +189,12 @@ def curves(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], dict[s
 
 
 def along_lengths(ax: Axes, lengths: Sequence[int]) -> None:
-    """Give a picture a logarithmic axis of lengths, each of them named."""
+    """Give a picture a logarithmic axis of lengths, named where there is room for their names."""
     ax.set_xscale("log")
-    ax.set_xticks(lengths, [str(each) for each in lengths])
+    least = (lengths[-1] / lengths[0]) ** 0.08  # between two that are named
+    named = [lengths[0]]
+    for each in lengths:
+        if each > named[-1] * least:
+            named.append(each)
+    ax.set_xticks(named, [str(each) for each in named])
     ax.minorticks_off()

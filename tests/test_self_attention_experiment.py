@@ -103,6 +103,18 @@ def test_pictures_of_any_sentence_are_readable(count, others):
         assert_readable(figure)
 
 
+@pytest.mark.parametrize("lengths", [(7,), (8, 64, 512), (*range(1, 13), 500)])
+def test_pictures_of_any_lengths_are_readable(lengths):
+    rows = [
+        {"model": name, "length": length, "accuracy": 0.5, "seconds": 0.1 * length}
+        | {f"gradient_{when}": np.ones(length + 1) for when in ("before", "after")}
+        for length in lengths
+        for name in recall.MODELS
+    ]
+    for draw in (figures.recall, figures.gradients, figures.parallelism):
+        assert_readable(draw(rows))
+
+
 # Recall
 
 
