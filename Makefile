@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 .PHONY: demo test lint clean
 
 demo: $(READY)
-	$(BIN)/python -m experiments kernel-regression
+	$(BIN)/python -m experiments kernel-regression --n 500
 	$(BIN)/python -m experiments date-translation
 
 test: $(READY)
@@ -18,6 +18,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# pip compiles no bytecode: of all that it installs, the demo imports a part.
 # A Debian Python without its python3-venv package makes no pip in a new environment: its own pip
 # fills it then.
 $(READY): requirements.txt
@@ -28,7 +29,7 @@ $(READY): requirements.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 clean:

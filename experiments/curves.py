@@ -1,14 +1,17 @@
 """Data for regression: the textbook's curve, data sets that pip brings, and the user's own file."""
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from tyro.conf import arg
 
+from experiments import columns as reading
 from experiments import delimited
+from experiments.delimited import Form
 from experiments.errors import UserError, listed, unknown
 
 Columns = dict[str, np.ndarray]
@@ -22,13 +25,14 @@ class CurveOptions:
     data: Annotated[str, arg(metavar="NAME")] = "textbook"
     """textbook, engel, nile, sunspots, co2, elnino or diabetes."""
     csv: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Your own CSV or TSV file with a header line; needs --x and --y."""
+    """Your own CSV or TSV file with a header line, gzipped or not; needs --x and --y."""
     x: Annotated[tuple[str, ...], arg(metavar="COLUMN...", help_behavior_hint=USUAL)] = ()
     """Input columns."""
     y: Annotated[tuple[str, ...], arg(metavar="COLUMN...", help_behavior_hint=USUAL)] = ()
     """Output columns."""
     n: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 50)")] = None
     """Points of the textbook curve."""
+    form: Form = field(default_factory=Form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +84,10 @@ def load(options: CurveOptions, *, seed: int = 0) -> Curve:
     if options.n is not None and not textual:
         raise UserError("--n is for the textbook curve only; other data are taken whole.")
     if options.csv is not None:
-        return from_file(options.csv, options.x, options.y)
+        return from_file(options.csv, options.x, options.y, options.form)
+    if options.form != Form():
+        flags = ", ".join(f"--{each.name}" for each in fields(Form))
+        raise UserError(f"{flags} are for --csv FILE.")
     if not textual:
         return named(options.data, options.x, options.y)
     if options.x or options.y:
@@ -88,16 +95,17 @@ def load(options: CurveOptions, *, seed: int = 0) -> Curve:
     return textbook(50 if options.n is None else options.n, seed)
 
 
-def from_file(path: Path, x: Sequence[str], y: Sequence[str]) -> Curve:
+def from_file(path: Path, x: Sequence[str], y: Sequence[str], form: Form | None = None) -> Curve:
     """Return columns of a person's CSV or TSV file."""
-    table = delimited.read(path)
+    table = delimited.read(path, form)
+    x, y = ([unicodedata.normalize("NFC", name) for name in side] for side in (x, y))
     for flag, names in (("--x", x), ("--y", y)):
         if not names:
             raise UserError(
                 f"--csv needs {flag}: choose from the columns {listed(table.names)}."
                 + delimited.headerless(table)
             )
-    read = {name: delimited.column(table, name) for name in (*x, *y)}
+    read = {name: reading.column(table, name) for name in (*x, *y)}
     columns = {name: values for name, (values, _) in read.items()}
     notes = [note for _, its_notes in read.values() for note in its_notes]
     return curve(path.stem, str(path), columns, x, y, notes)
@@ -151,7 +159,8 @@ def curve(
     kept = {each: columns[each][~dropped].astype(np.float64) for each in (*x, *y)}
     constant = [each for each in x if np.ptp(kept[each]) == 0]
     if len(constant) == len(x):
-        raise UserError(f"--x must vary from row to row. {listed(x)} of {source} is constant.")
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise UserError(f"--x must vary from row to row. {listed(x)} of {source} is constant{why}.")
     if constant:
         notes.append(f"input {listed(constant)} dropped: constant")
     x = tuple(each for each in x if each not in constant)
@@ -187,7 +196,7 @@ def statsmodels(name: str) -> Callable[[], Columns]:
         frame = importlib.import_module(f"statsmodels.datasets.{name}").load_pandas().data
         columns = {each.lower(): frame[each].to_numpy(np.float64) for each in frame}
         if frame.index.dtype.kind == "M":
-            columns["year"] = np.array([delimited.decimal_year(day) for day in frame.index])
+            columns["year"] = np.array([reading.decimal_year(day) for day in frame.index])
         return columns
 
     return load

@@ -6,26 +6,27 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from attn_jax import plots
-from attn_jax.plots.heatmaps import COLORS
-from attn_jax.plots.style import FAINT, PALETTE, fonts, styled
+from attn_jax.plots.heatmaps import COLORS, name_cells, token_label
+from attn_jax.plots.style import FAINT, PALETTE, styled
 from experiments.letters import label, say_missing
 from experiments.self_attention_recall import KEPT
 from experiments.self_attention_steps import TITLES, Steps
 
 SIGNED = "RdBu_r"
 MOST_NUMBERS = 6  # words whose scores are written into their cells
-# Where each step stands: its row, and its columns of twelve.
+# Where each step stands: its row, and its column of three, or all of them.
 PLACES = {
-    "embeddings": (0, slice(0, 12)),
-    "query": (1, slice(0, 4)),
-    "key": (1, slice(4, 8)),
-    "value": (1, slice(8, 12)),
-    "scores": (2, slice(0, 4)),
-    "scaled": (2, slice(4, 8)),
-    "weights": (2, slice(8, 12)),
-    "output": (3, slice(0, 12)),
+    "embeddings": (0, slice(None)),
+    "query": (1, 0),
+    "key": (1, 1),
+    "value": (1, 2),
+    "scores": (2, 0),
+    "scaled": (2, 1),
+    "weights": (2, 2),
+    "output": (3, slice(None)),
 }
 TITLES_DRAWN = {
     "query": "2. query",
@@ -42,7 +43,7 @@ def of_steps(
 ) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure)."""
     say_missing([*words, *others])
-    words, others = ([label(each) for each in side] for side in (words, others))
+    words, others = ([token_label(label(each)) for each in side] for side in (words, others))
     yield "six_steps", six_steps(words, taken)
     yield (
         "heads",
@@ -60,33 +61,51 @@ def of_steps(
 
 def six_steps(words: Sequence[str], taken: Steps) -> Figure:
     """Draw what each step gives, a row of cells for each word."""
-    strip, square = 0.45 + 0.2 * len(words), 0.9 + 0.3 * max(len(words), 3)
+    square, strip = (max(inches(len(words), most=0.21), least) for least in (1.6, 0.4))
+    names = 0.075 * max(map(len, words))
     heights = [strip, strip, square, strip]
+    size = (3 * (square + 0.75) + names, sum(heights) + 0.8 * names + 2.2)
     with styled():
-        figure = Figure(figsize=(9, sum(heights) + 0.8), layout="constrained")
-        grid = figure.add_gridspec(4, 12, height_ratios=heights)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.add_gridspec(4, 3, height_ratios=heights)
         for name, (row, columns) in PLACES.items():
             ax = figure.add_subplot(grid[row, columns])
-            cells(ax, getattr(taken, name), words, signed=name != "weights")
+            array = getattr(taken, name)
+            cells(ax, array, words, signed=name != "weights", square=row == 2)
             ax.set_title(TITLES_DRAWN.get(name, TITLES[name]))
-            if columns.start:
+            if columns not in (0, slice(None)):
                 ax.set_yticklabels([])
     return figure
 
 
-def cells(ax: Axes, array: np.ndarray, words: Sequence[str], *, signed: bool) -> None:
+def inches(cells: int, *, most: float) -> float:
+    """Return the length of a side of cells: so many inches for each of a few, less for more.
+
+    >>> inches(1, most=0.4), round(inches(32, most=0.4), 2)
+    (0.4, 7.4)
+    """
+    few = min(cells, 12)
+    return most * few + 0.13 * (cells - few)
+
+
+def cells(ax: Axes, array: np.ndarray, words: Sequence[str], *, signed: bool, square: bool) -> None:
     """Draw an array, red above 0 and blue below; a square of few words has its numbers written."""
     reach = float(np.abs(array).max()) or 1.0
     low, high, colors = (-reach, reach, SIGNED) if signed else (0, 1, COLORS)
     image = ax.pcolormesh(array, rasterized=True, cmap=colors, vmin=low, vmax=high)
     ax.invert_yaxis()
-    how = {"parse_math": False, "fontfamily": list(fonts())}
-    ax.set_yticks(np.arange(len(words)) + 0.5, words, **how)
     ax.tick_params(length=0)
-    ax.get_figure().colorbar(image, ax=ax, aspect=12, pad=0.02).outline.set_visible(False)
-    if array.shape[1] != len(words):
+    middles = np.arange(len(words)) + 0.5
+    name_cells(ax.yaxis, middles, words)
+    long = 20 if square else max(3 * len(words), 6)  # a bar's length in its widths
+    bar = ax.get_figure().colorbar(image, ax=ax, aspect=long, pad=0.02, fraction=0.05)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(4 if len(words) > 3 else 2)
+    bar.ax.tick_params(length=2.5, labelsize=8)
+    bar.update_ticks()
+    if not square:
         return
-    ax.set_xticks(np.arange(len(words)) + 0.5, words, rotation=30, ha="right", **how)
+    name_cells(ax.xaxis, middles, words)
     if len(words) > MOST_NUMBERS:
         return
     for (i, j), number in np.ndenumerate(array):
@@ -99,8 +118,8 @@ def self_and_cross(
 ) -> Figure:
     """Draw the weights of one sentence over itself, and over another one."""
     with styled():
-        sizes = [max(len(each), 3) for each in (words, others)]
-        size = (3.6 + 0.4 * sum(sizes), 1.6 + 0.35 * max(len(words), 3))
+        sizes = [inches(max(len(each), 3), most=0.4) for each in (words, others)]
+        size = (4.4 + sum(sizes), 2.0 + inches(max(len(words), 3), most=0.35))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, 2, width_ratios=sizes)
         drawn = (("self-attention", words, taken), ("cross-attention", others, crossed))
@@ -170,7 +189,12 @@ def curves(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], dict[s
 
 
 def along_lengths(ax: Axes, lengths: Sequence[int]) -> None:
-    """Give a picture a logarithmic axis of lengths, each of them named."""
+    """Give a picture a logarithmic axis of lengths, named where there is room for their names."""
     ax.set_xscale("log")
-    ax.set_xticks(lengths, [str(each) for each in lengths])
+    least = (lengths[-1] / lengths[0]) ** 0.08  # between two that are named
+    named = [lengths[0]]
+    for each in lengths:
+        if each > named[-1] * least:
+            named.append(each)
+    ax.set_xticks(named, [str(each) for each in named])
     ax.minorticks_off()

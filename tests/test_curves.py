@@ -1,3 +1,8 @@
+import dataclasses
+import gzip
+import re
+import unicodedata
+
 import numpy as np
 import pytest
 
@@ -141,6 +146,15 @@ def test_named_data_refuses(options, message):
         ("x;y;a, b\n1;2.5;q\n-3e2;4;r, s, t\n", "commas in text.csv"),
         (" x , y\n 1 , 2.5 \n\n -300 ,4", "blanks.csv"),
         ("y,z,x\n2.5,,1\n4,NA,-300\n", "order.csv"),
+        ("\ufeff\ufeffx,y\n1,2.5\n\ufeff-3e2,4\n", "marks.csv"),
+        ('x, "y"\n1, "2.5"\n "-300", 4\n', "blank and quote.csv"),
+        ("sep=;\nx;y\n1;2.5\n-3e2;4\n", "excel.csv"),
+        ('"sep=\t"\r\nx\ty\r\n1\t2.5\r\n-3e2\t4\r\n', "excel tabs.csv"),
+        ("SEP=,\rx,y\r1,2.5\r-3e2,4", "excel cr.csv"),
+        (gzip.compress(b"x,y\n1,2.5\n-3e2,4\n"), "points.csv.gz"),
+        (gzip.compress(b"x\ty\n1\t2.5\n-3e2\t4\n"), "points.TSV.gz"),
+        ("x,y,z\n1,2.5,%s\n-3e2,4,b\n" % ("long " * 40_000), "long.csv"),
+        ("x;y;a, b;c, d\n1;2.5;1,5;2,5\n-300;4;2,0;7\n", "header commas.csv"),
         ('naïve,x,y\n"two\nlines, \'and\' ""quotes""",1,2.5\n,-300,4\n', "text.csv"),
     ],
 )
@@ -203,6 +217,165 @@ def test_file_decimal_commas(csv):
     assert curve.notes[0] == "column 'x': decimal commas read as decimal points"
 
 
+@pytest.mark.parametrize("header", ["x, m;y, m", '"x, m";"y, m"'])
+def test_file_commas_in_names_part_nothing(csv, header):
+    curve = load(csv(f"{header}\n1,5;10,5\n2,5;20,5\n", x=("x, m",), y=("y, m",)))
+    np.testing.assert_array_equal(np.hstack([curve.x, curve.y]), [[1.5, 10.5], [2.5, 20.5]])
+
+
+@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
+def test_file_names_in_either_unicode_form(csv, forms):
+    there, asked = (unicodedata.normalize(form, "Größe") for form in forms)
+    curve = load(csv(f"{there},y\n1,2\n3,4\n", x=(asked,)))
+    assert curve.x_names == (unicodedata.normalize("NFC", "Größe"),)
+    with pytest.raises(UserError, match="can be chosen once"):
+        load(csv(f"{there},y\n1,2\n3,4\n", x=(asked, there)))
+
+
+def test_file_lines_are_counted_from_excel_s_line(csv):
+    with pytest.raises(UserError, match="'four' on line 4"):
+        load(csv("sep=;\nx;y\n1;2\n3;four\n"))
+
+
+# Decimal signs and thousands
+
+
+@pytest.mark.parametrize(
+    ("sign", "quote"), [(";", ""), ("\t", ""), (";", '"'), ("|", '"'), (",", '"')]
+)
+@pytest.mark.parametrize("shown", ["1,5", "1.234,5", "-0,25e3"])
+def test_file_dots_beside_decimal_commas_are_never_decimal_points(csv, sign, quote, shown):
+    """The cell that shows decimal commas is in a column of its own."""
+    rows = [["x", "y", "z"], ["1", "1.234", shown], ["2", "2.500", "n. a."], ["3", "12.000", "0"]]
+    text = "\n".join(sign.join(f"{quote}{cell}{quote}" for cell in row) for row in rows)
+    with pytest.raises(UserError, match=r"'1.234' on line 2 .*--thousands \..*--decimal \."):
+        load(csv(text))
+    for form, values in (("thousands", [1234, 2500, 12000]), ("decimal", [1.234, 2.5, 12])):
+        curve = load(with_form(csv(text), **{form: "."}))
+        np.testing.assert_array_equal(curve.y[:, 0], values)
+
+
+def with_form(options, **form):
+    return dataclasses.replace(options, form=delimited.Form(**form))
+
+
+def test_file_dots_that_show_that_they_are_decimal_stay(csv):
+    curve = load(csv("x;y;z\n1,5;1.234;a\n2,5;2.5;1,2\n"))
+    np.testing.assert_array_equal(curve.y[:, 0], [1.234, 2.5])
+
+
+def test_file_dots_that_could_part_thousands_are_said(csv):
+    curve = load(csv("x;y\n1;1.234\n2;2.500\n"))
+    np.testing.assert_array_equal(curve.y[:, 0], [1.234, 2.5])
+    assert curve.notes == (
+        "column 'y': dots read as decimal points; do they part thousands? --thousands .",
+    )
+    assert load(csv("x,y\n1,1.234\n2,2.500\n")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "form", "values"),
+    [
+        (("1.234,5", "-12", ",5"), {"decimal": ",", "thousands": "."}, [1234.5, -12, 0.5]),
+        (("1,234.5", "1,234,567", "1e3"), {"thousands": ","}, [1234.5, 1234567, 1000]),
+        (("1\u202f234,5", "12 345", "7,0"), {"decimal": ",", "thousands": "space"}, "French"),
+        (("1'234.5", "12’345", "7"), {"thousands": "'"}, [1234.5, 12345, 7]),
+        (("1,234", "2,5", "3"), {"decimal": ","}, [1.234, 2.5, 3]),
+    ],
+)
+def test_file_signs_are_those_that_are_named(csv, cells, form, values):
+    values = [1234.5, 12345, 7] if values == "French" else values
+    text = "x;y\n" + "\n".join(f"{i};{cell}" for i, cell in enumerate(cells))
+    curve = load(with_form(csv(text), **form))
+    np.testing.assert_array_equal(curve.y[:, 0], values)
+    assert curve.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("cell", "form"),
+    [
+        ("1.234", {"decimal": ","}),
+        ("1,5", {"decimal": "."}),
+        ("1.23", {"thousands": "."}),
+        ("12.34.567", {"thousands": "."}),
+        ("1234.567", {"thousands": "."}),
+        ("1,234,5", {"thousands": ","}),
+        ("1.234.567", {}),
+        ("1 234", {}),
+        (".", {"thousands": ","}),
+        ("sNaN", {}),
+        ("1e99999999999999999999", {}),
+    ],
+)
+def test_file_other_signs_are_refused(csv, cell, form):
+    with pytest.raises(UserError, match=f"column 'y' holds '{re.escape(cell)}' on line 3"):
+        load(with_form(csv(f"x;y\n1;2\n3;{cell}\n"), **form))
+
+
+@pytest.mark.parametrize(
+    ("content", "form"),
+    [
+        ("x y\n1 2.5\n-300 4\n", {"delimiter": "space"}),
+        ("x:y\n1:2.5\n-300:4\n", {"delimiter": ":"}),
+        ("x\ty\n1\t2.5\n-300\t4\n", {"delimiter": r"\t"}),
+        ("x;y\n1;2.5\n-300;4\n".encode("utf-16"), {"encoding": "utf-16"}),
+        ("é,x,y\n,1,2.5\n,-300,4\n".encode("latin1"), {"encoding": "latin1"}),
+    ],
+)
+def test_file_read_as_told(csv, content, form):
+    curve = load(with_form(csv(content), **form))
+    np.testing.assert_array_equal(np.hstack([curve.x, curve.y]), [[1, 2.5], [-300, 4]])
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"delimiter": "ab"}, "--delimiter must be one sign. Got 'ab'"),
+        ({"delimiter": "5"}, "--delimiter must be one sign. Got '5'"),
+        ({"thousands": ""}, "--thousands must be one sign. Got ''"),
+        ({"thousands": ".", "decimal": "."}, "--thousands must not be --decimal"),
+        ({"encoding": "utf9"}, "encoding must be one of text that Python knows. Got 'utf9'"),
+    ],
+)
+def test_file_forms_that_cannot_be_are_refused(csv, form, message):
+    with pytest.raises(UserError, match=message):
+        load(with_form(csv("x,y\n1,2\n3,4\n"), **form))
+
+
+def test_a_form_is_of_a_file():
+    with pytest.raises(UserError, match=r"--delimiter, .* are for --csv FILE"):
+        load(CurveOptions(data="nile", form=delimited.Form(decimal=",")))
+
+
+# What float64 loses
+
+
+@pytest.mark.parametrize(
+    ("cells", "notes"),
+    [
+        (("9007199254740992", "9007199254740993"), ["1 integers beyond", "2 different values"]),
+        (("9007199254740993", "1"), ["1 integers beyond 2^53 rounded to float64's nearest"]),
+        (("9007199254740992", "1e300", "18014398509481984"), []),
+        (("0.1", "0.1000000000000000055"), ["2 different values become 1 in float64"]),
+        (("0.1", "0.10", "1e-1"), []),
+        (("0", "1e-400"), ["1 numbers too small for float64, read as 0", "2 different values"]),
+        (("2024-01-01T00:00:00.000001", "2024-01-01T00:00:00.000002"), ["ISO", "2 different"]),
+    ],
+)
+def test_file_what_float64_loses_is_said(csv, cells, notes):
+    curve = load(csv("x,y\n" + "\n".join(f"{i},{cell}" for i, cell in enumerate(cells))))
+    assert len(curve.notes) == len(notes)
+    for note, start in zip(curve.notes, notes, strict=True):
+        assert note.startswith(f"column 'y': {start}")
+
+
+def test_file_inputs_that_float64_makes_equal_are_said(csv):
+    content = "x,y\n9007199254740992,1\n9007199254740993,2\n"
+    with pytest.raises(UserError, match=r"is constant .*2 different values become 1 in float64"):
+        load(csv(content))
+    assert "repeat" in load(csv(content + "3,3\n")).notes[-1]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -231,6 +404,10 @@ def test_file_decimal_commas(csv):
         ('x,y\n1,2\n4,"5\n6,7\n', "breaks off in the record on line 3"),
         (b"x,y\n1,2\n\xe9,3\n", "is not UTF-8 .byte 0xe9 on line 3"),
         ("x,y\n1,2\n".encode("utf-16"), "is not UTF-8 .*utf-16"),
+        ("x,y\n1,2\n".encode("utf-16"), "is not UTF-8 .*--encoding names another"),
+        ("x,y\n1,2\n".encode("utf-16-le"), "NUL character on line 1: is it UTF-16"),
+        (b"PK\x03\x04\xff\xfe", "is not UTF-8 .*a workbook or a zip archive: save it"),
+        ("x y\n1 2\n3 4\n", "unknown column 'x'.*read with comma as delimiter; --delimiter"),
     ],
 )
 def test_file_refuses(csv, content, message):

@@ -1,3 +1,5 @@
+import itertools
+
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
@@ -37,6 +39,37 @@ def line(ax, label):
 def assert_no_overlap(texts):
     boxes = [text.get_window_extent() for text in texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def drawn_texts(ax):
+    """The title, names and numbers of axes; ticks beyond its limits are not drawn."""
+    yield from (ax.title, *ax.texts)
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        yield axis.label
+        for tick in axis.get_major_ticks():
+            if low <= tick.get_loc() <= high:
+                yield from (each for each in (tick.label1, tick.label2) if each.get_visible())
+
+
+def assert_readable(figure):
+    """Every text is inside the figure, and none lies over another; warnings are errors."""
+    figure.draw_without_rendering()
+    texts = [each for ax in figure.axes for each in drawn_texts(ax) if each.get_text()]
+    page = figure.bbox.padded(2)
+    for each in texts:
+        box = each.get_window_extent()
+        assert page.x0 <= box.x0 <= box.x1 <= page.x1, each
+        assert page.y0 <= box.y0 <= box.y1 <= page.y1, each
+    slanted = [each for each in texts if each.get_rotation() % 90]
+    assert_no_overlap([each for each in texts if each not in slanted])
+    for one, other in itertools.pairwise(slanted):
+        (x, y), (next_x, next_y) = (
+            each.get_transform().transform(each.get_position()) for each in (one, other)
+        )
+        if abs(y - next_y) < 1 and x < next_x:  # beside each other, under the same cells
+            height = one.get_fontsize() * figure.dpi / 72
+            assert (next_x - x) * np.sin(np.radians(one.get_rotation())) > 0.95 * height
 
 
 # attention_heatmap
@@ -89,6 +122,26 @@ def test_heatmap_names_tokens_literally(tmp_path):
     plots.save(
         figure, tmp_path / "tokens.png"
     )  # warnings (a missing glyph, bad mathtext) are errors
+
+
+LONG = "a name of twenty-five letters"
+
+
+@pytest.mark.parametrize(
+    ("panels", "shape", "length"),
+    [(1, (1, 1), 1), (1, (1, 1), 25), (1, (1, 90), 25), (1, (60, 5), 25), (12, (3, 3), 18)],
+)
+def test_heatmaps_are_readable(panels, shape, length):
+    """Few cells and long names, many cells, many panels with a title each."""
+    rows, across = ([f"{i}".ljust(length, "w") for i in range(count)] for count in shape)
+    figure = plots.attention_heatmaps(
+        np.ones((panels, *shape)),
+        titles=[f"{LONG[: 60 // panels + 20]} {i}" for i in range(panels)],
+        query_labels=rows,
+        key_labels=across,
+        key_axis=LONG if panels == 1 else "key",
+    )
+    assert_readable(figure)
 
 
 def test_heatmap_thins_the_names_of_many_tokens():

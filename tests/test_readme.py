@@ -1,6 +1,9 @@
 """The README's Python runs as printed, top to bottom, and its commands exist."""
 
+import importlib
 import re
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,26 @@ def test_make_targets_exist():
 )
 def test_experiments_exist(command):
     assert cli.find(command).name == command
+
+
+def commands():
+    """Each command line of the README, without comments and redirections."""
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
+    found = [shlex.split(line, comments=True) for line in blocks.splitlines()]
+    found = [words for words in found if words[:3] == ["python", "-m", "experiments"]]
+    return [
+        tuple(re.split(r"\x00[<>]", "\x00".join(words[3:]))[0].split("\x00")) for words in found
+    ]
+
+
+@pytest.mark.parametrize("command", sorted({each for each in commands() if each[0]}))
+def test_commands_run_as_printed(command, monkeypatch):
+    """Every option is known and has a value that is accepted; nothing is left out."""
+    assert not any("…" in word for word in command)
+    experiment = cli.find(command[0])
+    module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
+    started = []
+    monkeypatch.setattr(module, "run", started.append)
+    with pytest.raises(SystemExit) if "--help" in command else nullcontext():
+        cli.run(experiment, command[1:])
+    assert len(started) == ("--help" not in command)

@@ -10,8 +10,10 @@ import pytest
 from flax import nnx
 
 from experiments import cli, self_attention
+from experiments import self_attention_figures as figures
 from experiments import self_attention_recall as recall
 from experiments import self_attention_steps as steps
+from tests.test_plots import assert_readable
 
 WORDS = ["to", "be", "or", "not", "to", "be", "is"]
 SEED = 3
@@ -81,6 +83,36 @@ def test_a_token_has_one_vector_of_unit_variance():
     assert len({row.tobytes() for row in x}) == len(set(WORDS))
     assert not (steps.embed(WORDS, SEED + 1) == x).any()
     assert abs(x.std() - 1) < 0.1
+
+
+LONG_WORDS = ["Donaudampfschifffahrt", "a", "incomprehensibilities", "is"]
+
+
+@pytest.mark.parametrize(("count", "others"), [(1, 5), (2, 32), (11, 5), (20, 1), (32, 32)])
+def test_pictures_of_any_sentence_are_readable(count, others):
+    rng = np.random.default_rng(SEED)
+    words, asked = ((8 * LONG_WORDS)[:each] for each in (count, others))
+
+    def random(memory):
+        shapes = [(count, 512), (count, 64), (memory, 64), (memory, 64)]
+        shapes += [(count, memory)] * 3 + [(count, 64)]
+        return steps.Steps(*(rng.normal(size=shape) for shape in shapes))
+
+    heads = rng.uniform(size=(steps.HEADS, count, count))
+    for _, figure in figures.of_steps(words, asked, random(count), heads, random(others)):
+        assert_readable(figure)
+
+
+@pytest.mark.parametrize("lengths", [(7,), (8, 64, 512), (*range(1, 13), 500)])
+def test_pictures_of_any_lengths_are_readable(lengths):
+    rows = [
+        {"model": name, "length": length, "accuracy": 0.5, "seconds": 0.1 * length}
+        | {f"gradient_{when}": np.ones(length + 1) for when in ("before", "after")}
+        for length in lengths
+        for name in recall.MODELS
+    ]
+    for draw in (figures.recall, figures.gradients, figures.parallelism):
+        assert_readable(draw(rows))
 
 
 # Recall

@@ -1,8 +1,10 @@
 """Text: files are read exactly or refused with the line, vocabularies come back exactly."""
 
+import codecs
 import collections
 import gzip
 import json
+import lzma
 import re
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attn_jax
-from attn_jax.text import END, PAD, START, UNKNOWN, Vocabulary, read_lines, read_parallel
+from attn_jax.text import END, PAD, START, UNKNOWN, Vocabulary, read_lines, read_parallel, read_text
 
 KINDS = ["word", "character", "bpe"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -63,6 +65,10 @@ def written(path, data):
         (b"\n", [""]),
         (b"  a\t \n", ["  a\t "]),
         ("a\ufeffb\n".encode(), ["a\ufeffb"]),
+        ("\ufeff\ufeffa\n\ufeffb\r\n\ufeff\n".encode(), ["a", "b", ""]),  # joined files
+        (b"a\rb\r\rc", ["a", "b", "", "c"]),
+        ("\ufeffa\r\ufeffb\u2028\x0c\u0085c\r".encode(), ["a", "b\u2028\x0c\u0085c"]),
+        (b"\r", [""]),
         (gzip.compress("ä\r\nb\n".encode(), mtime=0), ["ä", "b"]),
     ],
 )
@@ -76,7 +82,15 @@ def test_only_line_feeds_end_a_line(data, lines, tmp_path):
         (b"", "text is empty"),
         (b"\xef\xbb\xbf", "text is empty"),
         (b"a\nb\nc\xe4d\n", r"text is not UTF-8 \(byte 0xe4 on line 3\)"),
+        (b"a\rb\r\nc\xe4d\r", r"text is not UTF-8 \(byte 0xe4 on line 3\): iconv -f latin1"),
         ("a\nb\n".encode("utf-16"), r"text is not UTF-8 \(byte 0xff on line 1\)"),
+        (codecs.BOM_UTF16_LE + "a\n".encode("utf-16-le"), "iconv -f utf-16 -t utf-8"),
+        (codecs.BOM_UTF16_BE + "a\n".encode("utf-16-be"), "iconv -f utf-16 -t utf-8"),
+        ("a\nb\n".encode("utf-32"), "iconv -f utf-32 -t utf-8"),
+        ("a\nb\n".encode("utf-16-le"), "NUL character on line 1.* iconv -f utf-16le"),
+        ("a\nb\n".encode("utf-16-be"), "NUL character on line 1.* iconv -f utf-16be"),
+        (b"PK\x03\x04\xff\xfe", "text is not UTF-8 .*a workbook or a zip archive"),
+        (lzma.compress(b"a\n"), "text is not UTF-8 .*unxz"),
         (b"a\nb\0c\n", "text holds a NUL character on line 2"),
         (gzip.compress(b"a\n" * 999, mtime=0)[:-9], "text is damaged"),
         (b"\x1f\x8bnothing", "text is damaged"),
@@ -85,6 +99,16 @@ def test_only_line_feeds_end_a_line(data, lines, tmp_path):
 def test_files_that_are_no_text_are_refused_with_the_line(data, told, tmp_path):
     with pytest.raises(ValueError, match=told):
         read_lines(written(tmp_path / "text", data))
+
+
+def test_a_text_in_another_encoding(tmp_path):
+    path = written(tmp_path / "text", "ä\r\nb".encode("utf-16"))
+    assert read_text(path, "utf-16") == "ä\r\nb"
+    assert read_text(written(path, b"\xe4\r"), "latin1") == "ä\r"
+    with pytest.raises(ValueError, match=r"text is not ASCII \(byte 0xe4 on line 1\)"):
+        read_text(path, "ascii")
+    with pytest.raises(ValueError, match="encoding must be one of text that Python knows"):
+        read_text(path, "utf9")
 
 
 def test_missing_files_and_directories_are_refused(tmp_path):

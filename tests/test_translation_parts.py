@@ -53,7 +53,7 @@ def test_links_of_a_translation_are_between_words():
 
 
 def test_lines_come_in_order_and_whole():
-    written = "".join(f"{i}\r\n" for i in range(23)) + "last"
+    written = "".join(f"{i}\r\n" for i in range(23)) + "\ufefflast"
     got = list(lines.chunks(io.StringIO("\ufeff" + written, newline=""), 5))
     assert [line for chunk in got for line in chunk] == [*map(str, range(23)), "last"]
     assert max(map(len, got)) <= 5

@@ -91,7 +91,9 @@ def attention_heatmaps(
     with styled():
         left = lowest = axes
         if axes is None:
-            axes, wide = _panels(len(matrices), columns, rows, across)
+            titled = 0.085 * max(map(len, titles or [""]))  # inches
+            least = (max(titled, 0.078 * len(key_axis)), 0.078 * len(query_axis))
+            axes, wide = _panels(len(matrices), columns, rows, across, least)
             left, lowest = axes[::wide], axes[-wide:]
         for number, (ax, each) in enumerate(zip(axes, matrices, strict=True)):
             cells, x_edges, y_edges = _cells(each, rows, across)
@@ -141,7 +143,7 @@ class _Labels:
                     f"Got shape {values.shape}."
                 )
             if values.dtype.kind in "OSUT":
-                self.tokens = [_visible(str(each)) for each in values]
+                self.tokens = [token_label(str(each)) for each in values]
             else:
                 positions = values.astype(np.float64)
                 if not np.isfinite(positions).all():
@@ -164,8 +166,8 @@ def _edges(positions: np.ndarray) -> np.ndarray:
     return np.concatenate([[first], between, [last]])
 
 
-def _visible(token: str) -> str:
-    """Return a token as a label: blanks shown, long ones cut."""
+def token_label(token: str) -> str:
+    """Return a token as a label of a cell: blanks shown, long ones cut."""
     token = token.replace("\n", "\\n").replace("\t", "\\t").replace(" ", "␣") or "∅"
     return token if len(token) <= MOST_LETTERS else token[: MOST_LETTERS - 1] + "…"
 
@@ -198,13 +200,19 @@ def _coarse(weights: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.fmax.reduceat(padded, np.stack([first, last], 1).ravel(), axis=0)[::2], grid
 
 
-def _panels(count: int, columns: int, rows: _Labels, across: _Labels) -> tuple[list[Axes], int]:
-    """Return axes in a new figure as large as its labels need, and how many stand in a row."""
+def _panels(
+    count: int, columns: int, rows: _Labels, across: _Labels, least: tuple[float, float]
+) -> tuple[list[Axes], int]:
+    """Return axes in a new figure as large as its labels need, and how many stand in a row.
+
+    Each panel is at least so wide and high, in inches, as its title and its axes' names need.
+    """
     if columns < 1:
         raise ValueError(f"columns must be at least 1. Got {columns}.")
     lines = -(-count // columns)
     columns = -(-count // lines)  # 6 in rows of at most 4 are 3 and 3
-    width, height = _inches(across, count), _inches(rows, count)
+    sides = (_inches(across, count), _inches(rows, count))
+    width, height = map(max, sides, least)
     names = max(map(len, rows.tokens), default=0) * 0.07 if rows.tokens else 0.3
     under = max(map(len, across.tokens), default=0) * 0.07 if across.tokens else 0.25
     size = (columns * width + names + 1.0, lines * (height + 0.25) + under + 0.35)
@@ -220,27 +228,31 @@ def _panels(count: int, columns: int, rows: _Labels, across: _Labels) -> tuple[l
 def _inches(side: _Labels, panels: int) -> float:
     """Return the length of one side of a panel: about square, room for every token's name."""
     usual = 3.2 if panels == 1 else 2.3
-    return usual if side.tokens is None else float(np.clip(0.24 * len(side), 1.4, 6.5))
+    return usual if side.tokens is None else float(np.clip(0.24 * len(side), 1.4, 7.2))
 
 
 def _name_side(axis: mpl.axis.Axis, side: _Labels, name: str) -> None:
     """Name an axis of a heat map and its cells."""
     axis.set_label_text(name)
-    across = axis.axis_name == "x"
     axis.set_tick_params(which="both", length=2.5, width=0.6)
     if side.tokens is None:
         axis.set_major_locator(MaxNLocator(6, integer=not side.coordinates, min_n_ticks=1))
         return
-    every = -(-len(side) // 60)  # beyond 60 tokens only every second, third … has its name
-    axis.set_ticks(side.positions[::every])
+    name_cells(axis, side.positions, side.tokens)
+
+
+def name_cells(axis: mpl.axis.Axis, positions: ArrayLike, tokens: Sequence[str]) -> None:
+    """Write tokens beside the cells at these positions, as small and as steep as they need."""
+    every = -(-len(tokens) // 60)  # beyond 60 tokens only every second, third … has its name
+    axis.set_ticks(np.asarray(positions)[::every])
     axis.set_ticklabels(
-        side.tokens[::every],
+        tokens[::every],
         fontfamily=list(fonts()),
-        fontsize=8.5 if len(side) <= 30 else 7,
+        fontsize=8.5 if len(tokens) <= 30 else 7,
         parse_math=False,
         **(
             {"rotation": 55, "ha": "right", "va": "top", "rotation_mode": "anchor"}
-            if across and max(map(len, side.tokens)) > 2
+            if axis.axis_name == "x" and max(map(len, tokens)) > 2
             else {}
         ),
     )

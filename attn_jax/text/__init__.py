@@ -1,5 +1,6 @@
 """Text for sequence models: files of lines → ids → batches in few shapes, and back to lines.
 
+    read_text                                    files.py
     read_lines, read_parallel                    parallel.py
     Vocabulary                                   vocabulary.py, its kinds tokenization.py
     PAD, UNKNOWN, START, END                     specials.py
@@ -12,12 +13,13 @@ What comes in is never lost in silence:
                             of training and counted
     very long lines         left out or cut at `max_length`, and counted
     unknown characters      UNKNOWN, written as ⁇; no other token of the line changes
-    BOM, CRLF, gzip         read as if they were not there
+    BOM, CRLF, CR, gzip     read as if they were not there
     other files             not UTF-8, a NUL, no line, one line more than the translation: a
                             `ValueError` that names the file and the line
 """
 
 from attn_jax.text.batches import PairBatches
+from attn_jax.text.files import read_text
 from attn_jax.text.padding import Padded, in_order, padded_batches
 from attn_jax.text.parallel import read_lines, read_parallel
 from attn_jax.text.specials import END, PAD, START, UNKNOWN
@@ -35,4 +37,5 @@ __all__ = [
     "padded_batches",
     "read_lines",
     "read_parallel",
+    "read_text",
 ]

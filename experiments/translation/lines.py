@@ -43,8 +43,8 @@ def as_utf8(stream: IO[str]) -> None:
 
 def _read(stream: IO[str], arrived: queue.Queue) -> None:
     try:
-        for number, line in enumerate(_decoded(stream)):
-            line = line.removeprefix("\ufeff") if number == 0 else line
+        for line in _decoded(stream):
+            line = line.lstrip("\ufeff")  # of files that were joined each one may begin so
             arrived.put(line.removesuffix("\n").removesuffix("\r"))
     except BaseException as error:  # what is read so far is translated first
         arrived.put(error)
