@@ -7,6 +7,7 @@ value is concrete: under `jax.jit` a traced array passes and the mathematics dec
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -44,6 +45,39 @@ def concrete(value: Any) -> np.ndarray | None:
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return None  # a PRNG key has no value that could be shown
     return np.asarray(value)
+
+
+def as_array(value: Any, argument: str) -> jax.Array:
+    """`jnp.asarray`, also of another byte order; refuses integers that JAX would wrap in silence.
+
+    >>> as_array(np.array([1.0], ">f4"), "key").dtype, as_array(np.array([3, -1]), "ids").tolist()
+    (dtype('float32'), [3, -1])
+    """
+    known = not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+    if known and isinstance(value, (list, tuple, np.ndarray, np.generic)):
+        value = np.asarray(value)
+        require(value.dtype.kind not in "OSUMm", argument, "hold numbers of one dtype", value)
+        value = value.astype(value.dtype.newbyteorder("="), copy=False)
+        here = jnp.result_type(value)
+        if np.issubdtype(value.dtype, np.integer) and here != value.dtype:
+            limits = np.iinfo(here)
+            inside = (value >= limits.min) & (value <= limits.max)
+            rule = f"fit in {here}, or be an array of JAX's under jax_enable_x64"
+            require(np.all(inside), argument, rule, _first_bad(value, lambda _: inside))
+    return jnp.asarray(value)
+
+
+def require_integer(value: Any, argument: str) -> None:
+    """Refuse anything but one integer: a bool is none, an array of shape [] is one."""
+    typed = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer)
+    whole = type(value) is int or (typed and np.shape(value) == ())
+    require(whole, argument, "be one integer", value)
+
+
+def require_count(value: Any, argument: str) -> None:
+    """Refuse anything but one integer that is, wherever it is concrete, not negative."""
+    require_integer(value, argument)
+    require(all_hold(value, lambda v: v >= 0), argument, "not be negative", value)
 
 
 def all_hold(value: Any, rule) -> bool:

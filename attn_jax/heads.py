@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Num
 
 from attn_jax import masks, streaming
 from attn_jax.attention import choose
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, as_array, require
 from attn_jax.dropout import Dropout
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.streaming import size_for_heads
@@ -294,7 +294,7 @@ def _rngs(rngs: Array | None, batch: int, heads: int, key_heads: int) -> Part | 
 def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Part | None:
     if lengths is None:
         return None
-    lengths = jnp.asarray(lengths)
+    lengths = as_array(lengths, name)
     whole = jnp.issubdtype(lengths.dtype, jnp.integer)
     fits = lengths.shape == (batch,) or (lengths.shape == () and not batched)
     rule = f"be integers, one for each of the {batch} examples"

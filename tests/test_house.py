@@ -17,8 +17,8 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions reach constraints",
-            "recurrence position_encodings products",
+            "kernels checks precision positions reach integers constraints",
+            "recurrence position_encodings products slots",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",
