@@ -7,13 +7,15 @@ implementation. Its contracts:
 
 - **Empty row** (nothing allowed, or every allowed score -inf, or no key): weights 0, output 0,
   logsumexp -inf (the sink if there is one), every derivative exactly 0; never NaN. A NaN at an
-  allowed position shows in that row.
+  allowed position shows in that row, and so does a score that overflows to +inf: the row is NaN
+  (but for `Sigmoid`, whose weight is 1), its logsumexp inf.
 - **Masked = deleted**: a masked score never enters arithmetic that can reach a result or a
   derivative. A key that no query may attend to, or a query that may attend to nothing, may hold inf
   or NaN.
 - **Causal alignment is explicit**: `Causal(offset)`; top-left is 0, bottom-right is k - q.
 - **Precision**: half-precision inputs accumulate in float32, float64 stays float64. The output has
-  the value's dtype; weights and logsumexp have the accumulation dtype.
+  the value's dtype; weights and logsumexp have the accumulation dtype. Narrower floats (float8) are
+  formats to store numbers in: as integers are, they are computed and returned in float32.
 - **Derivatives** of any mode and order in query, key, value and every array in every slot.
 - **Bad input**: `ValueError` that names the argument or the slot's field, the rule, and what came.
 

@@ -28,7 +28,7 @@ from attn_jax.checks import as_array, require, require_function, require_integer
 from attn_jax.dropout import Dropout
 from attn_jax.heads import choose_for_heads, over_heads, require_layout
 from attn_jax.normalizers import Softmax
-from attn_jax.precision import output_dtype
+from attn_jax.precision import computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
@@ -78,7 +78,7 @@ def dot_product_attention(
     0.0
     """
     named = {"query": query, "key": key, "value": value}
-    query, key, value = (as_array(array, name) for name, array in named.items())
+    query, key, value = (computable(as_array(array, name)) for name, array in named.items())
     lengths = (query_seq_lengths, key_value_seq_lengths)
     implementation = "auto" if implementation in (None, "xla") else implementation
     structure = [masks.Causal()] if is_causal else []
@@ -147,6 +147,7 @@ def flax_attention_fn(
         del promote_dtype  # attention accumulates as it should whatever the dtypes
         if dtype is not None:
             query, key, value = (each.astype(dtype) for each in (query, key, value))
+        query, key, value = map(computable, (query, key, value))
         batch = _require_batch(query, key, value)
         flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
         arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}

@@ -34,7 +34,7 @@ def compare(relation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
         beyond = int(other > limits.max) - int(other < limits.min)
         if beyond:
             return jnp.full(one.shape, relation(0, beyond))
-        return relation(one, int(other))
+        return relation(one, one.dtype.type(other))
     other = jnp.asarray(other)
     signed = jnp.result_type(int)
     unsigned = jnp.dtype(f"uint{jnp.iinfo(signed).bits}")
@@ -48,10 +48,12 @@ def compare(relation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
     return result
 
 
-def difference(query_index: Integer[Array, "#q #k"], key_index: Integer[Array, "#q #k"]) -> Array:
+def relative_position(
+    query_index: Integer[Array, "#q #k"], key_index: Integer[Array, "#q #k"]
+) -> Array:
     """j - i of indices.
 
-    >>> difference(jnp.full((1, 1), 3, jnp.uint8), jnp.full((1, 1), 1, jnp.uint8)).item()
+    >>> relative_position(jnp.full((1, 1), 3, jnp.uint8), jnp.full((1, 1), 1, jnp.uint8)).item()
     -2
     """
     signed = jnp.result_type(int)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
 from attn_jax.checks import require, require_count, require_function, require_integer
-from attn_jax.integers import compare, difference
+from attn_jax.integers import compare, relative_position
 from attn_jax.positions import Block, Index, whole
 from attn_jax.reach import Reach, Span
 from attn_jax.slots import index, slot
@@ -107,7 +107,7 @@ class Causal(Mask):
         require_integer(self.offset, "offset")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return compare(operator.le, difference(query_index, key_index), self.offset)
+        return compare(operator.le, relative_position(query_index, key_index), self.offset)
 
     def reach(self, rows: Span, columns: Span) -> Reach:
         """Blocks on, below and above the diagonal."""
@@ -133,9 +133,9 @@ class Window(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
         if self.left is not None:
-            allowed &= compare(operator.le, difference(key_index, query_index), self.left)
+            allowed &= compare(operator.le, relative_position(key_index, query_index), self.left)
         if self.right is not None:
-            allowed &= compare(operator.le, difference(query_index, key_index), self.right)
+            allowed &= compare(operator.le, relative_position(query_index, key_index), self.right)
         return allowed
 
     def reach(self, rows: Span, columns: Span) -> Reach:
@@ -193,7 +193,8 @@ class Segments(Mask):
     def __post_init__(self):
         for name, ids in (("query_ids", self.query_ids), ("key_ids", self.key_ids)):
             require(jnp.ndim(ids) == 1, name, "have one entry per position", ids)
-            require(jnp.issubdtype(ids.dtype, jnp.integer), name, "be integers", ids)
+            rule = "be integers, without jax_enable_x64 in int32's range"
+            require(jnp.issubdtype(ids.dtype, jnp.integer), name, rule, ids)
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return compare(operator.eq, self.query_ids[query_index], self.key_ids[key_index])

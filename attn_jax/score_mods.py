@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Integer, Num
 
 from attn_jax.checks import require, require_function, require_positive, require_scalar
-from attn_jax.integers import clip, difference
+from attn_jax.integers import clip, relative_position
 from attn_jax.positions import Block, Index, indices  # noqa: F401 - the doctests' indices
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot, static
@@ -92,7 +92,7 @@ class RelativeBias:
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
         scores, table = accumulate(scores, self.table)
-        return scores + table[self.bucket(difference(query_index, key_index))]
+        return scores + table[self.bucket(relative_position(query_index, key_index))]
 
     def bucket(self, offset: Integer[Array, "..."]) -> Integer[Array, "..."]:
         """The bucket of each offset j - i."""
@@ -148,7 +148,8 @@ class Alibi:
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
         scores, slope = accumulate(scores, self.slope)
-        return scores - slope * jnp.abs(difference(query_index, key_index)).astype(scores.dtype)
+        distance = jnp.abs(relative_position(query_index, key_index))
+        return scores - slope * distance.astype(scores.dtype)
 
 
 @slot

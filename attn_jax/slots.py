@@ -39,8 +39,8 @@ def slot(cls: type) -> type:
     """Make a class a frozen dataclass and a pytree.
 
     `__post_init__` checks what a caller passes; JAX rebuilds slots without it, so leaves may be
-    tracers or placeholders. Lists and NumPy arrays become JAX arrays, integers of NumPy become
-    Python's where they are static, and a leaf's int beyond int32, which JAX refuses, a float.
+    tracers or placeholders. Lists and NumPy arrays become JAX arrays, one integer of NumPy becomes
+    Python's where that is static, and a leaf's int beyond int32, which JAX refuses, a float.
     """
     check = cls.__dict__.get("__post_init__")
 
@@ -79,7 +79,8 @@ def slot(cls: type) -> type:
 
 def _stored(value: Any, kind: str, name: str) -> Any:
     """What a field holds of what a caller passes."""
-    if kind != "leaf" and isinstance(value, np.integer):
+    one_integer = isinstance(value, (np.generic, np.ndarray)) and value.shape == ()
+    if kind != "leaf" and one_integer and np.issubdtype(value.dtype, np.integer):
         return int(value)
     if kind != "static" and isinstance(value, (list, np.ndarray)):
         value = as_array(value, name)
