@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Integer, PRNGKeyArray
 
 from attn_jax.checks import all_hold, require, require_scalar
 from attn_jax.slots import slot
@@ -31,13 +31,13 @@ class Dropout:
     def __call__(
         self,
         weights: Float[Array, "q k"],
-        query_index: Int[Array, "q 1"],
-        key_index: Int[Array, "1 k"],
+        query_index: Integer[Array, "q 1"],
+        key_index: Integer[Array, "1 k"],
     ) -> Float[Array, "q k"]:
         keep = self.keep(query_index, key_index)
         return jnp.where(keep, weights / (1 - self.rate), 0.0)
 
-    def keep(self, query_index: Int[Array, "q 1"], key_index: Int[Array, "1 k"]) -> Array:
+    def keep(self, query_index: Integer[Array, "q 1"], key_index: Integer[Array, "1 k"]) -> Array:
         """True [q, k] where a weight stays."""
         # Whatever the generator, its key becomes one of threefry: under vmap "unsafe_rbg" folds
         # otherwise than alone.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 
-def accumulation_dtype(*arrays: ArrayLike) -> jnp.dtype:
+def accumulation_dtype(*arrays: ArrayLike | jnp.dtype) -> jnp.dtype:
     """float32 for half-precision and integer arrays, float64 where any array is float64.
 
     >>> accumulation_dtype(jnp.zeros(2, jnp.bfloat16), jnp.zeros(3, jnp.float16))
@@ -43,7 +43,7 @@ def computable(array: ArrayLike) -> ArrayLike:
     return array if usual is array else jnp.asarray(array, usual)
 
 
-def _computable(array: ArrayLike) -> Any:
+def _computable(array: Any) -> Any:
     """The array itself, or the dtype that stands for its narrow one."""
     dtype = jnp.result_type(array)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 16:

@@ -70,7 +70,7 @@ class RelativeBias:
 
     table: Float[ArrayLike, " buckets"]
     bidirectional: bool = static(True)
-    max_distance: int = static(128)
+    max_distance: int | np.integer = static(128)
 
     def __post_init__(self):
         least = 4 if self.bidirectional else 2
