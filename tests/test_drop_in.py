@@ -465,12 +465,8 @@ def test_lengths_and_windows_of_any_integer_dtype(dtype):
     for left, right in [(1, most), (most, 0), (most, most)]:
         lengths = [[2, most, 5], [most, 3, most]]
         got = attend(np.array(lengths, dtype), np.array(left, dtype), jnp.array(right, dtype))
-        assert_close(
-            got,
-            attend(
-                *(np.clip(np.array(n, object), 0, 9).astype(int) for n in (lengths, left, right))
-            ),
-        )
+        few = [[min(n, 9) for n in each] for each in lengths]
+        assert_close(got, attend(np.array(few), min(left, 9), min(right, 9)))
 
 
 def test_static_lengths_and_windows_of_any_size():
