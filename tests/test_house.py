@@ -72,6 +72,14 @@ def test_names_say_what_is_inside(path):
     assert room(path) in FLOORS, f"{path.name} has no floor"
 
 
+def test_tests_of_the_library_do_without_the_experiments():
+    here = Path(__file__).parent
+    for path in sorted(here.rglob("test_*.py")):
+        of = (PACKAGE / path.relative_to(here)).with_name(path.name.removeprefix("test_"))
+        if of.exists() or of.with_suffix("").is_dir():
+            assert "from experiments" not in path.read_text(), path.name
+
+
 def test_the_parser_sees_imports():
     assert {"scores", "masks", "normalizers"} <= imported_rooms(PACKAGE / "attention.py")
 
