@@ -142,3 +142,20 @@ def test_the_logsumexp_takes_softmax_as_a_function(each):
     for normalizer in (normalizers.sigmoid, functools.partial(normalizers.softmax)):
         with pytest.raises(ValueError, match="normalizer must be a Softmax"):
             attention_and_logsumexp(*arrays, normalizer=normalizer)
+
+
+def test_strict_promotion_of_the_other_functions():
+    query, key, value = inputs(dtype="bfloat16")
+    lengths, bias = jnp.array([3], jnp.uint8), jnp.ones((1, 1, 1, 7), jnp.float32)
+    heads = [each[None, :, None] for each in (query, key, value)]
+    options = {"is_causal": True, "local_window_size": (2, jnp.int16(1)), "return_residual": True}
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(
+            lambda *arrays: dot_product_attention(
+                *arrays, bias=bias, key_value_seq_lengths=lengths, scale=0.3, **options
+            ),
+            *heads,
+        )
+        parts = jax.eval_shape(attention_and_logsumexp, query, key, value)
+        jax.eval_shape(lambda *parts: merge(*(jnp.stack([each] * 2) for each in parts)), *parts)
+        jax.eval_shape(attention_weights, query, key)
