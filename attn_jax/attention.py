@@ -7,13 +7,15 @@ implementation. Its contracts:
 
 - **Empty row** (nothing allowed, or every allowed score -inf, or no key): weights 0, output 0,
   logsumexp -inf (the sink if there is one), every derivative exactly 0; never NaN. A NaN at an
-  allowed position shows in that row.
+  allowed position shows in that row, and so does a score that overflows to +inf: the row is NaN
+  (but for `Sigmoid`, whose weight is 1), its logsumexp inf.
 - **Masked = deleted**: a masked score never enters arithmetic that can reach a result or a
   derivative. A key that no query may attend to, or a query that may attend to nothing, may hold inf
   or NaN.
 - **Causal alignment is explicit**: `Causal(offset)`; top-left is 0, bottom-right is k - q.
 - **Precision**: half-precision inputs accumulate in float32, float64 stays float64. The output has
-  the value's dtype; weights and logsumexp have the accumulation dtype.
+  the value's dtype; weights and logsumexp have the accumulation dtype. Narrower floats (float8) are
+  formats to store numbers in: as integers are, they are computed and returned in float32.
 - **Derivatives** of any mode and order in query, key, value and every array in every slot.
 - **Bad input**: `ValueError` that names the argument or the slot's field, the rule, and what came.
 
@@ -27,12 +29,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import cudnn, masks, streaming
-from attn_jax.checks import require, require_function
+from attn_jax.checks import as_array, require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
 from attn_jax.pairs import attended, block_scores
 from attn_jax.positions import indices, whole
-from attn_jax.precision import accumulate, output_dtype
+from attn_jax.precision import accumulate, computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
@@ -110,7 +112,7 @@ def attention_and_logsumexp(
     value: Num[ArrayLike, "k e"],
     *,
     score: Score = ScaledDot(),
-    normalizer: Softmax = Softmax(),
+    normalizer: Any = Softmax(),
     score_mod: ScoreMod | None = None,
     mask: masks.MaskFunction | None = None,
     dropout: Dropout | None = None,
@@ -126,6 +128,7 @@ def attention_and_logsumexp(
     >>> [each.tolist() for each in attention_and_logsumexp(query, key, value)]
     [[[1.0]], [0.0]]
     """
+    normalizer = Softmax() if normalizer is softmax else normalizer
     require(isinstance(normalizer, Softmax), "normalizer", "be a Softmax", normalizer)
     slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
     how = {"dropout": dropout, "implementation": implementation, "block_size": block_size}
@@ -145,7 +148,7 @@ def merge(
     >>> output.tolist()
     [[2.0]]
     """
-    outputs, logsumexps = jnp.asarray(outputs), jnp.asarray(logsumexps)
+    outputs, logsumexps = _real(outputs, "outputs"), _real(logsumexps, "logsumexps")
     require(
         outputs.ndim == 3 and logsumexps.shape == outputs.shape[:2],
         "outputs and logsumexps",
@@ -153,8 +156,9 @@ def merge(
         f"outputs {outputs.shape}, logsumexps {logsumexps.shape}",
     )
     present = (logsumexps != -jnp.inf)[..., None]
-    weights = softmax(logsumexps, axis=0)[..., None]
-    merged = jnp.sum(weights * jnp.where(present, outputs, 0), axis=0)
+    parts = jnp.where(present, outputs, 0)
+    weights, parts = accumulate(softmax(logsumexps, axis=0)[..., None], parts)
+    merged = jnp.sum(weights * parts, axis=0)
     return merged.astype(output_dtype(outputs)), logsumexp(logsumexps, axis=0)
 
 
@@ -239,13 +243,11 @@ def _check(
 
 def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Array | None]:
     """The arrays, each [rows, features], with as many values as keys."""
-    query, key = jnp.asarray(query), jnp.asarray(key)
-    value = None if value is None else jnp.asarray(value)
+    query, key = _real(query, "query"), _real(key, "key")
+    value = None if value is None else _real(value, "value")
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array is None:
             continue
-        real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
-        require(real, name, "hold real numbers", array)
         way_out = ""
         if array.ndim > 2:
             way_out = " (for batches and heads: jax.vmap, or attn_jax.dot_product_attention)"
@@ -257,6 +259,14 @@ def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Arra
         value is not None and f"key {key.shape}, value {value.shape}",
     )
     return query, key, value
+
+
+def _real(array: Any, name: str) -> Array:
+    """An array of real numbers, in a dtype that JAX computes in."""
+    array = as_array(array, name)
+    real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+    require(real, name, "hold real numbers", array)
+    return computable(array)
 
 
 def _scores(

@@ -20,15 +20,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int, Num
+from jaxtyping import Array, ArrayLike, Bool, Integer, Num
 
 from attn_jax import masks
 from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
-from attn_jax.checks import require, require_function
+from attn_jax.checks import as_array, require, require_function, require_integer
 from attn_jax.dropout import Dropout
 from attn_jax.heads import choose_for_heads, over_heads, require_layout
 from attn_jax.normalizers import Softmax
+from attn_jax.precision import computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
@@ -42,8 +42,8 @@ def dot_product_attention(
     *,
     scale: Num[ArrayLike, ""] | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Int[ArrayLike, "..."] | None = None,
-    key_value_seq_lengths: Int[ArrayLike, "..."] | None = None,
+    query_seq_lengths: Integer[ArrayLike, "..."] | None = None,
+    key_value_seq_lengths: Integer[ArrayLike, "..."] | None = None,
     local_window_size: Any = None,
     implementation: str | None = None,
     return_residual: bool = False,
@@ -64,7 +64,8 @@ def dot_product_attention(
       key_value_seq_lengths: how many keys of each example there are [B].
       local_window_size: (left, right), i - left ≤ j ≤ i + right; one number is both.
       implementation: as in `attn_jax.attention`; None is "auto", and so is jax.nn's "xla".
-      return_residual: also return the logsumexp of the scores [B, T, N], which has a gradient.
+      return_residual: also return the logsumexp of the scores [B, T, N], which has a gradient; in
+        the key's dtype, as jax.nn has it (`attention_and_logsumexp` does not round it).
 
     Returns:
       [B, T, N, E] in the value's dtype; with `return_residual`, that and the logsumexp.
@@ -76,7 +77,8 @@ def dot_product_attention(
     >>> dot_product_attention(x, x, x + 1.0, key_value_seq_lengths=jnp.array([0])).sum().item()
     0.0
     """
-    query, key, value = map(jnp.asarray, (query, key, value))
+    named = {"query": query, "key": key, "value": value}
+    query, key, value = (computable(as_array(array, name)) for name, array in named.items())
     lengths = (query_seq_lengths, key_value_seq_lengths)
     implementation = "auto" if implementation in (None, "xla") else implementation
     structure = [masks.Causal()] if is_causal else []
@@ -91,7 +93,11 @@ def dot_product_attention(
         block_size=chosen.block_size,
     )
     where = {"bias": bias, "mask": mask, "lengths": lengths, "structure": structure}
-    return over_heads(head, query, key, value, **where, at_a_time=chosen.at_a_time)
+    results = over_heads(head, query, key, value, **where, at_a_time=chosen.at_a_time)
+    if not return_residual:
+        return results
+    output, logsumexp = results
+    return output, logsumexp.astype(output_dtype(key))
 
 
 def flax_attention_fn(
@@ -141,6 +147,7 @@ def flax_attention_fn(
         del promote_dtype  # attention accumulates as it should whatever the dtypes
         if dtype is not None:
             query, key, value = (each.astype(dtype) for each in (query, key, value))
+        query, key, value = map(computable, (query, key, value))
         batch = _require_batch(query, key, value)
         flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
         arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}
@@ -187,12 +194,13 @@ def _sow(module: Any, weights: Array) -> None:
     module.sow(nnx.Intermediate, "attention_weights", weights)
 
 
-def _sides(size: Any) -> tuple[int | None, int | None]:
+def _sides(size: Any) -> tuple[Any, Any]:
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    whole = all(side is None or isinstance(side, (int, np.integer)) for side in sides)
-    proper = len(sides) == 2 and whole and size is not None
-    require(proper, "local_window_size", "be one integer or (left, right)", size)
-    return tuple(None if side is None else int(side) for side in sides)
+    require(len(sides) == 2, "local_window_size", "be one integer or (left, right)", size)
+    for side in sides:
+        if side is not None:
+            require_integer(side, "local_window_size")
+    return sides
 
 
 def _precision(precision: Any) -> contextlib.AbstractContextManager:

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Integer, PRNGKeyArray
 
 from attn_jax.checks import all_hold, require, require_scalar
 from attn_jax.slots import slot
@@ -31,15 +31,21 @@ class Dropout:
     def __call__(
         self,
         weights: Float[Array, "q k"],
-        query_index: Int[Array, "q 1"],
-        key_index: Int[Array, "1 k"],
+        query_index: Integer[Array, "q 1"],
+        key_index: Integer[Array, "1 k"],
     ) -> Float[Array, "q k"]:
         keep = self.keep(query_index, key_index)
         return jnp.where(keep, weights / (1 - self.rate), 0.0)
 
-    def keep(self, query_index: Int[Array, "q 1"], key_index: Int[Array, "1 k"]) -> Array:
+    def keep(self, query_index: Integer[Array, "q 1"], key_index: Integer[Array, "1 k"]) -> Array:
         """True [q, k] where a weight stays."""
-        rows = jax.vmap(jax.random.fold_in, (None, 0))(self.rng, query_index[:, 0])
+        # Whatever the generator, its key becomes one of threefry: under vmap "unsafe_rbg" folds
+        # otherwise than alone.
+        words = jax.random.key_data(self.rng)
+        rng = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+        for word in words[2:]:
+            rng = jax.random.fold_in(rng, word)
+        rows = jax.vmap(jax.random.fold_in, (None, 0))(rng, query_index[:, 0])
         fold_keys = jax.vmap(jax.random.fold_in, (None, 0))
         pairs = jax.vmap(fold_keys, (0, None))(rows, key_index[0])
         # Folding is one round of the counter-based generator: its first word is the random number.

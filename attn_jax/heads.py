@@ -17,8 +17,9 @@ from jaxtyping import Array, ArrayLike, Bool, Num
 
 from attn_jax import masks, streaming
 from attn_jax.attention import choose
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, as_array, require
 from attn_jax.dropout import Dropout
+from attn_jax.precision import computable
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.streaming import size_for_heads
 
@@ -239,7 +240,7 @@ def require_layout(query: Array, key: Array, value: Array) -> None:
 def _numbers(bias: ArrayLike | None) -> Array | None:
     if bias is None:
         return None
-    bias = jnp.asarray(bias)
+    bias = computable(as_array(bias, "bias"))
     require(bias.dtype != bool, "bias", "hold numbers (mask takes True = may attend)", bias)
     real = not jnp.issubdtype(bias.dtype, jnp.complexfloating)
     require(real, "bias", "hold real numbers", bias)
@@ -296,10 +297,10 @@ def _rngs(rngs: Array | None, batch: int, heads: int, key_heads: int) -> Part | 
 def _lengths(lengths: Any, batch: int, batched: bool, name: str) -> Part | None:
     if lengths is None:
         return None
-    lengths = jnp.asarray(lengths)
+    lengths = as_array(lengths, name)
     whole = jnp.issubdtype(lengths.dtype, jnp.integer)
     fits = lengths.shape == (batch,) or (lengths.shape == () and not batched)
-    rule = f"be integers, one for each of the {batch} examples"
+    rule = f"be integers of int32's range, one for each of the {batch} examples"
     require(whole and fits, name, rule, lengths)
     require(all_hold(lengths, lambda v: v >= 0), name, "not be negative", lengths)
     return Part(lengths.reshape(batch), examples=True, heads=False)

@@ -2,22 +2,24 @@
 
 True = may attend; i is the query's index, j the key's. Masks combine by `&`, `|`, `~`, with each
 other and with plain functions of the same signature. A position given as a Python int is static
-(blocks that it empties can be skipped), one given as an array may be traced.
+(blocks that it empties can be skipped), one given as an array may be traced. Any integer dtype and
+a Python int of any size will do: they are compared without wrapping.
 
 >>> (Causal() & Window(1, None)).dense(3, 3).astype(int).tolist()
 [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int
+from jaxtyping import Array, ArrayLike, Bool, Integer
 
-from attn_jax.checks import all_hold, require, require_function
+from attn_jax.checks import require, require_count, require_function, require_integer
+from attn_jax.integers import compare, relative_position
 from attn_jax.positions import Block, Index, whole
 from attn_jax.reach import Reach, Span
 from attn_jax.slots import index, slot
@@ -99,19 +101,17 @@ class Causal(Mask):
     [[1, 1, 0], [1, 1, 1]]
     """
 
-    offset: Int[ArrayLike, ""] = index(0)
+    offset: Integer[ArrayLike, ""] = index(0)
 
     def __post_init__(self):
-        _require_integer(self.offset, "offset")
+        require_integer(self.offset, "offset")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return key_index <= query_index + self.offset
+        return compare(operator.le, relative_position(query_index, key_index), self.offset)
 
     def reach(self, rows: Span, columns: Span) -> Reach:
         """Blocks on, below and above the diagonal."""
-        some = columns.first[None, :] <= rows.last[:, None] + self.offset
-        every = columns.last[None, :] <= rows.first[:, None] + self.offset
-        return Reach.of(some, every, rows, columns)
+        return _not_after(self.offset, rows, columns)
 
 
 @slot
@@ -122,20 +122,20 @@ class Window(Mask):
     [[1, 1, 0], [0, 1, 1]]
     """
 
-    left: Int[ArrayLike, ""] | None = index()
-    right: Int[ArrayLike, ""] | None = index()
+    left: Integer[ArrayLike, ""] | None = index()
+    right: Integer[ArrayLike, ""] | None = index()
 
     def __post_init__(self):
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
-                _require_count(size, name)
+                require_count(size, name)
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
         if self.left is not None:
-            allowed &= query_index - key_index <= self.left
+            allowed &= compare(operator.le, relative_position(key_index, query_index), self.left)
         if self.right is not None:
-            allowed &= key_index - query_index <= self.right
+            allowed &= compare(operator.le, relative_position(query_index, key_index), self.right)
         return allowed
 
     def reach(self, rows: Span, columns: Span) -> Reach:
@@ -143,13 +143,9 @@ class Window(Mask):
         band = Reach.unknown(rows, columns)
         band = dataclasses.replace(band, every=band.some)
         if self.left is not None:
-            some = rows.first[:, None] - columns.last[None, :] <= self.left
-            every = rows.last[:, None] - columns.first[None, :] <= self.left
-            band &= Reach.of(some, every, rows, columns)
+            band &= _not_before(self.left, rows, columns)
         if self.right is not None:
-            some = columns.first[None, :] - rows.last[:, None] <= self.right
-            every = columns.last[None, :] - rows.first[:, None] <= self.right
-            band &= Reach.of(some, every, rows, columns)
+            band &= _not_after(self.right, rows, columns)
         return band
 
 
@@ -161,18 +157,18 @@ class Padding(Mask):
     [[1, 1, 0], [0, 0, 0]]
     """
 
-    key_length: Int[ArrayLike, ""] = index()
-    query_length: Int[ArrayLike, ""] | None = index(None)
+    key_length: Integer[ArrayLike, ""] = index()
+    query_length: Integer[ArrayLike, ""] | None = index(None)
 
     def __post_init__(self):
-        _require_count(self.key_length, "key_length")
+        require_count(self.key_length, "key_length")
         if self.query_length is not None:
-            _require_count(self.query_length, "query_length")
+            require_count(self.query_length, "query_length")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        allowed = key_index < self.key_length
+        allowed = compare(operator.lt, key_index, self.key_length)
         if self.query_length is not None:
-            allowed = allowed & (query_index < self.query_length)
+            allowed = allowed & compare(operator.lt, query_index, self.query_length)
         return allowed
 
     def reach(self, rows: Span, columns: Span) -> Reach:
@@ -191,22 +187,24 @@ class Segments(Mask):
     [[1, 1, 0], [0, 0, 1]]
     """
 
-    query_ids: Int[ArrayLike, " q"]
-    key_ids: Int[ArrayLike, " k"]
+    query_ids: Integer[ArrayLike, " q"]
+    key_ids: Integer[ArrayLike, " k"]
 
     def __post_init__(self):
         for name, ids in (("query_ids", self.query_ids), ("key_ids", self.key_ids)):
             require(jnp.ndim(ids) == 1, name, "have one entry per position", ids)
-            require(_is_integer(ids), name, "be integers", ids)
+            rule = "be integers, without jax_enable_x64 in int32's range"
+            require(jnp.issubdtype(ids.dtype, jnp.integer), name, rule, ids)
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return self.query_ids[query_index] == self.key_ids[key_index]
+        return compare(operator.eq, self.query_ids[query_index], self.key_ids[key_index])
 
     def reach(self, rows: Span, columns: Span) -> Reach:
         """Blocks whose ranges of ids overlap, known at run time."""
         low, high = rows.of(self.query_ids)
         first, last = columns.of(self.key_ids)
-        some = (low[:, None] <= last[None, :]) & (first[None, :] <= high[:, None])
+        some = compare(operator.le, low[:, None], last[None, :])
+        some &= compare(operator.le, first[None, :], high[:, None])
         return Reach.of(some, None, rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
@@ -224,21 +222,24 @@ class Segments(Mask):
 class Prefix(Mask):
     """j < length: every query sees the prefix. `Causal() | Prefix(n)` is a prefix language model.
 
+    The same rule as `Padding(length)`, by the name of what is added to another mask by `|`; padding
+    is what is taken from one by `&`.
+
     >>> (Causal() | Prefix(2)).dense(3, 3).astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
 
-    length: Int[ArrayLike, ""] = index()
+    length: Integer[ArrayLike, ""] = index()
 
     def __post_init__(self):
-        _require_count(self.length, "length")
+        require_count(self.length, "length")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return key_index < self.length
+        return Padding(self.length)(query_index, key_index)
 
     def reach(self, rows: Span, columns: Span) -> Reach:
         """Blocks before the prefix's end."""
-        return _before(self.length, columns, (1, -1), rows, columns)
+        return Padding(self.length).reach(rows, columns)
 
 
 @slot
@@ -360,25 +361,26 @@ jax.tree_util.register_pytree_node(
 
 def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) -> Reach:
     """Blocks whose indices along one axis lie before a length."""
-    some, every = ends.first.reshape(shape) < length, ends.last.reshape(shape) < length
+    some, every = (
+        compare(operator.lt, end.reshape(shape), length) for end in (ends.first, ends.last)
+    )
+    return Reach.of(some, every, rows, columns)
+
+
+def _not_after(most: Any, rows: Span, columns: Span) -> Reach:
+    """Blocks where j - i is at most that."""
+    some = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
+    every = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
+    return Reach.of(some, every, rows, columns)
+
+
+def _not_before(most: Any, rows: Span, columns: Span) -> Reach:
+    """Blocks where i - j is at most that."""
+    some = compare(operator.le, rows.first[:, None] - columns.last[None, :], most)
+    every = compare(operator.le, rows.last[:, None] - columns.first[None, :], most)
     return Reach.of(some, every, rows, columns)
 
 
 def _mask(mask: Any) -> Mask:
     require_function(mask, "mask", "a function (query_index, key_index) -> bool")
     return mask if isinstance(mask, Mask) else _Function(mask)
-
-
-def _is_integer(value: Any) -> bool:
-    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    return jnp.issubdtype(dtype, jnp.integer)
-
-
-def _require_integer(value: Any, argument: str) -> None:
-    whole = np.shape(value) == () and not isinstance(value, str) and _is_integer(value)
-    require(whole, argument, "be one integer", value)
-
-
-def _require_count(value: Any, argument: str) -> None:
-    _require_integer(value, argument)
-    require(all_hold(value, lambda v: v >= 0), argument, "not be negative", value)

@@ -5,8 +5,11 @@
 - a score that is not allowed never enters the arithmetic: its weight and its derivative are 0;
 - a row with nothing allowed has weights 0 and derivatives 0, and never NaN;
 - a NaN at an allowed position shows: the row's allowed weights are NaN (for `sigmoid`, which has no
-  sum over the row, that one weight); so does +inf, whose share ∞ - ∞ is not defined;
-- half-precision scores are normalized, and returned, in float32; float64 stays float64.
+  sum over the row, that one weight);
+- so does +inf, as of a score that overflowed: its share ∞ - ∞ is not defined. Where a limit is, it
+  is taken: the logsumexp is inf, the weight of `sigmoid` 1;
+- half-precision scores, and narrower ones, are normalized, and returned, in float32; float64 stays
+  float64.
 
 All are w = g(scores - τ) with a threshold τ for each row:
 
@@ -24,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
-from attn_jax.checks import require, require_scalar
+from attn_jax.checks import all_hold, as_array, require, require_scalar
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot
 from attn_jax.thresholds import entmax_rows, require_alpha
@@ -37,8 +40,8 @@ def softmax(
 ) -> Float[Array, "..."]:
     """exp(scores) / (Σ exp(scores) + exp(sink)); without a sink each row sums to one.
 
-    A sink logit joins the sum and takes no value: sink=0 is softmax-off-by-one. (Bridle 1990; sink:
-    Miller 2023, Xiao et al. 2024.)
+    A sink logit joins the sum and takes no value: sink=0 is softmax-off-by-one, sink=-inf is none,
+    sink=inf takes all. (Bridle 1990; sink: Miller 2023, Xiao et al. 2024.)
 
     >>> softmax(jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False])).tolist()
     [0.5, 0.5, 0.0]
@@ -54,6 +57,8 @@ def logsumexp(
 ) -> Float[Array, "..."]:
     """log(Σ exp(scores) + exp(sink)) of each row; -inf for an empty one, with derivative 0.
 
+    inf where a score is inf, and there without a derivative.
+
     >>> logsumexp(jnp.array([-jnp.inf, -jnp.inf])).item()
     -inf
     """
@@ -61,7 +66,7 @@ def logsumexp(
     _, total, top = _exponentials(scores, allowed, sink)
     empty = total == 0
     value = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1.0, total)) + top)
-    return value[..., 0]
+    return jnp.where(top == jnp.inf, top, value)[..., 0]
 
 
 def sparsemax(
@@ -115,6 +120,7 @@ def sigmoid(
     [0.5, 0.0]
     """
     scores, allowed, axis = _rows(scores, where, axis)
+    scores, bias = accumulate(scores, bias)
     weights = jax.nn.sigmoid(jnp.where(allowed, scores, 0.0) + bias)
     return jnp.moveaxis(jnp.where(allowed, weights, 0.0), -1, axis)
 
@@ -128,6 +134,7 @@ class Softmax:
     def __post_init__(self):
         if self.sink is not None:
             require_scalar(self.sink, "sink")
+            require(all_hold(self.sink, lambda v: v == v), "sink", "not be NaN", self.sink)
 
     def __call__(
         self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
@@ -185,7 +192,7 @@ def _rows(
     scores: Num[ArrayLike, "..."], where: Where, axis: int
 ) -> tuple[Float[Array, "..."], Bool[Array, "..."], int]:
     """Scores in the accumulation dtype with the rows last, what is allowed, and the axis."""
-    (scores,) = accumulate(scores)
+    (scores,) = accumulate(as_array(scores, "scores"))
     require(
         scores.ndim > 0 and -scores.ndim <= axis < scores.ndim,
         "axis",
@@ -208,6 +215,8 @@ def _exponentials(
     scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Any
 ) -> tuple[Float[Array, "... k"], Float[Array, "... 1"], Float[Array, "... 1"]]:
     """exp(scores - top), their sum with the sink's, and top: the row's maximum, finite."""
+    if sink is not None:
+        scores, sink = accumulate(scores, sink)
     top = jnp.max(jnp.where(allowed, scores, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
     if sink is not None:
         top = jnp.maximum(top, sink)
@@ -216,5 +225,7 @@ def _exponentials(
     exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores, top) - top), 0.0)
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     if sink is not None:
-        total = total + jnp.exp(sink - top)
+        takes_all = sink == jnp.inf  # then it is the top, and the difference 0
+        sink, shift = jnp.where(takes_all, 0.0, sink), jnp.where(takes_all, 0.0, top)
+        total = total + jnp.exp(sink - shift)
     return exponentials, total, top

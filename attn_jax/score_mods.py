@@ -9,11 +9,15 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, Num
+from jaxtyping import Array, ArrayLike, Float, Integer, Num
 
 from attn_jax.checks import require, require_function, require_positive, require_scalar
+from attn_jax.integers import clip, relative_position
 from attn_jax.positions import Block, Index, indices  # noqa: F401 - the doctests' indices
+from attn_jax.precision import accumulate
 from attn_jax.slots import slot, static
+
+_FARTHEST = 2**20  # a table of the buckets of all distances is part of the program
 
 ScoreMod = Callable[[Float[Array, "q k"], Index, Index], Float[Array, "q k"]]
 
@@ -34,11 +38,13 @@ class Bias:
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
-        return scores + self.bias[query_index, key_index]
+        scores, bias = accumulate(scores, self.bias)
+        return scores + bias[query_index, key_index]
 
     def in_block(self, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
         """The scores of a block, with a slice of the bias instead of one index per pair."""
-        return scores + block.take(jnp.asarray(self.bias))
+        scores, bias = accumulate(scores, block.take(jnp.asarray(self.bias)))
+        return scores + bias
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -64,7 +70,7 @@ class RelativeBias:
 
     table: Float[ArrayLike, " buckets"]
     bidirectional: bool = static(True)
-    max_distance: int = static(128)
+    max_distance: int | np.integer = static(128)
 
     def __post_init__(self):
         least = 4 if self.bidirectional else 2
@@ -75,24 +81,26 @@ class RelativeBias:
             self.table,
         )
         require(
-            isinstance(self.max_distance, int) and self.max_distance > self._exact,
+            type(self.max_distance) is int and self._exact < self.max_distance <= _FARTHEST,
             "max_distance",
-            f"be an integer above {self._exact}, the distances that have a bucket each",
+            f"be an integer above {self._exact}, the distances that have a bucket each, "
+            f"and at most {_FARTHEST}",
             self.max_distance,
         )
 
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
-        return scores + self.table[self.bucket(key_index - query_index)]
+        scores, table = accumulate(scores, self.table)
+        return scores + table[self.bucket(relative_position(query_index, key_index))]
 
-    def bucket(self, offset: Int[Array, "..."]) -> Int[Array, "..."]:
+    def bucket(self, offset: Integer[Array, "..."]) -> Integer[Array, "..."]:
         """The bucket of each offset j - i."""
         table = jnp.asarray(_buckets(self._one_sided, self._exact, self.max_distance))
-        distance = jnp.abs(offset) if self.bidirectional else jnp.maximum(-offset, 0)
-        bucket = table[jnp.minimum(distance, self.max_distance)]
-        after = self._one_sided * (offset > 0) if self.bidirectional else 0
-        return bucket + after
+        offset = clip(offset, -self.max_distance, self.max_distance)
+        if not self.bidirectional:
+            return table[jnp.maximum(-offset, 0)]
+        return table[jnp.abs(offset)] + jnp.where(offset > 0, self._one_sided, 0)
 
     @property
     def _one_sided(self) -> int:
@@ -139,7 +147,9 @@ class Alibi:
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
-        return scores - self.slope * jnp.abs(query_index - key_index)
+        scores, slope = accumulate(scores, self.slope)
+        distance = jnp.abs(relative_position(query_index, key_index))
+        return scores - slope * distance.astype(scores.dtype)
 
 
 @slot
@@ -163,9 +173,10 @@ class SoftCap:
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
         # ±inf reaches ±cap; the replacement keeps inf · 0 out of the cap's derivative
+        scores, cap = accumulate(scores, self.cap)
         infinite = jnp.isinf(scores)
-        capped = self.cap * jnp.tanh(jnp.where(infinite, 0.0, scores) / self.cap)
-        return jnp.where(infinite, self.cap * jnp.sign(scores), capped)
+        capped = cap * jnp.tanh(jnp.where(infinite, 0.0, scores) / cap)
+        return jnp.where(infinite, cap * jnp.sign(scores), capped)
 
 
 @slot

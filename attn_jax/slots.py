@@ -20,6 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn_jax.checks import as_array
+from attn_jax.precision import computable
+
 
 def static(default: Any = dataclasses.MISSING) -> Any:
     """A field that belongs to the pytree's structure (hashable: a function, a flag)."""
@@ -36,16 +39,16 @@ def slot(cls: type) -> type:
     """Make a class a frozen dataclass and a pytree.
 
     `__post_init__` checks what a caller passes; JAX rebuilds slots without it, so leaves may be
-    tracers or placeholders. Lists and NumPy arrays become JAX arrays.
+    tracers or placeholders. Lists and NumPy arrays become JAX arrays, one integer of NumPy becomes
+    Python's where that is static, and a leaf's int beyond int32, which JAX refuses, a float.
     """
     check = cls.__dict__.get("__post_init__")
 
     def __post_init__(self):  # noqa: N807 - dataclasses looks for this name
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            is_leaf = field.metadata.get("kind") != "static"
-            if is_leaf and isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, field.name, jnp.asarray(value))
+            kind = field.metadata.get("kind", "leaf")
+            value = _stored(getattr(self, field.name), kind, field.name)
+            object.__setattr__(self, field.name, value)
         if check is not None:
             check(self)
 
@@ -72,6 +75,20 @@ def slot(cls: type) -> type:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten)
     return cls
+
+
+def _stored(value: Any, kind: str, name: str) -> Any:
+    """What a field holds of what a caller passes."""
+    one_integer = isinstance(value, (np.generic, np.ndarray)) and value.shape == ()
+    if kind != "leaf" and one_integer and np.issubdtype(value.dtype, np.integer):
+        return int(value)
+    if kind != "static" and isinstance(value, (list, np.ndarray)):
+        value = as_array(value, name)
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, np.number):
+        return computable(value)
+    if kind == "leaf" and type(value) is int and 2**31 <= abs(value) < 2**1023:
+        return float(value)
+    return value
 
 
 def is_pure(slot: Any) -> bool:

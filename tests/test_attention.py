@@ -865,3 +865,43 @@ def test_errors_are_raised_while_tracing_too():
     refused(
         r"bandwidth", jax.jit(lambda q: attention(q, q, q, score=Kernel(bandwidth=-1.0))), A["q"]
     )
+
+
+@each_implementation
+@pytest.mark.parametrize("sink", [np.inf, -np.inf])
+def test_an_infinite_sink_takes_all_or_nothing(how, sink):
+    arrays = inputs()
+
+    def results(sink, *arrays):
+        normalizer = Softmax(sink)
+        return how.attention_and_logsumexp(*arrays, normalizer=normalizer)
+
+    def loss(sink, *arrays):
+        return (results(sink, *arrays)[0] ** 2).sum()
+
+    got, sink = results(sink, *arrays), jnp.asarray(sink)
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(sink, *arrays)
+    if sink > 0:
+        assert_exactly_zero((got[0], gradients))
+        assert (got[1] == np.inf).all()
+    else:
+        assert_trees_close(got, how.attention_and_logsumexp(*arrays))
+        without = jax.jit(jax.grad(lambda *arrays: loss(None, *arrays), argnums=(0, 1, 2)))
+        assert_trees_close(gradients, (jnp.zeros(()), *without(*arrays)))
+
+
+@each_implementation
+@each_normalizer
+def test_an_allowed_infinite_score_shows_in_its_row(how, normalizer):
+    """As of 1e20 · 1e20 in float32: NaN, where masked deleted, and its logsumexp is inf."""
+    query, key, value = inputs(dtype="float32")
+    query, key = query.at[2].set(1e20), key.at[4].set(1e20)
+    for mask in (None, Dense(jnp.arange(7)[None] + jnp.zeros((5, 1)) != 4)):
+        slots = {"score": Dot(), "mask": mask, "normalizer": normalizer.slot(dtype=jnp.float32)}
+        got = np.asarray(how.attention(query, key, value, **slots))
+        shows = mask is None and "sigmoid" not in normalizer.name
+        np.testing.assert_array_equal(np.isnan(got).all(axis=1), (np.arange(5) == 2) & shows)
+        assert np.isfinite(np.delete(got, 2, axis=0)).all()
+        if "softmax" in normalizer.name:
+            _, lse = how.attention_and_logsumexp(query, key, value, **slots)
+            np.testing.assert_array_equal(lse == np.inf, (np.arange(5) == 2) & shows)

@@ -251,6 +251,17 @@ def test_residual_is_jax_nns():
     assert_trees_close(got, jax.nn.dot_product_attention(*qkv, **options), tolerance=5e-6)
 
 
+def test_dtypes_are_jax_nns_so_that_either_takes_the_others_cotangents():
+    qkv = draw(e=H, dtype="bfloat16")
+    ours, theirs = (
+        functools.partial(f, return_residual=True)
+        for f in (dot_product_attention, jax.nn.dot_product_attention)
+    )
+    cotangents = jax.eval_shape(theirs, *qkv)
+    assert jax.eval_shape(ours, *qkv) == cotangents
+    jax.eval_shape(lambda *args: jax.vjp(ours, *qkv)[1](args), *cotangents)
+
+
 # 3. Where jax.nn is or was wrong
 
 
@@ -394,10 +405,10 @@ def test_streaming_is_dense_with_gradients(sizes, monkeypatch):
 def test_precision(dtype):
     qkv = draw(dtype=dtype)
     output, residual = jitted(*qkv, is_causal=True, return_residual=True)
-    assert (output.dtype, residual.dtype) == (dtype, jnp.float32)
+    assert (output.dtype, residual.dtype) == (dtype, dtype)
     expected, logsumexp = loop(*qkv, is_causal=True)
     assert_close(output, expected, tolerance=TOLERANCE[dtype])
-    assert_close(residual, logsumexp, tolerance=TOLERANCE["float32"])
+    assert_close(residual, logsumexp, tolerance=TOLERANCE[dtype])
 
 
 def test_vmap_over_examples_and_traced_lengths():
@@ -440,6 +451,32 @@ def test_what_else_is_in_the_batch_and_how_much_padding_changes_nothing():
     assert_exactly_zero(got[:, T:])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "uint64"])
+def test_lengths_and_windows_of_any_integer_dtype(dtype):
+    qkv = draw()
+
+    @jax.jit
+    def attend(lengths, left, right):
+        names = ("query_seq_lengths", "key_value_seq_lengths")
+        options = dict(zip(names, lengths, strict=True), local_window_size=(left, right))
+        return dot_product_attention(*qkv, **options)
+
+    most = np.iinfo(dtype).max
+    for left, right in [(1, most), (most, 0), (most, most)]:
+        lengths = [[2, most, 5], [most, 3, most]]
+        got = attend(np.array(lengths, dtype), np.array(left, dtype), jnp.array(right, dtype))
+        few = [[min(n, 9) for n in each] for each in lengths]
+        assert_close(got, attend(np.array(few), min(left, 9), min(right, 9)))
+
+
+def test_static_lengths_and_windows_of_any_size():
+    query, key, value = draw()
+    got = dot_product_attention(query, key, value, local_window_size=(2**31, 2**70))
+    assert_close(got, dot_product_attention(query, key, value))
+    with jax.enable_x64(False), pytest.raises(ValueError, match="key_value_seq_lengths must be"):
+        dot_product_attention(query, key, value, key_value_seq_lengths=np.array([1, 2**32, 3]))
+
+
 # 6. Refusals
 
 X = np.zeros
@@ -474,6 +511,10 @@ REFUSALS = [
     ("left", {"local_window_size": -1}),
     ("right", {"local_window_size": (None, -2)}),
     ("local_window_size", {"local_window_size": (0.5, 1)}),
+    ("local_window_size", {"local_window_size": True}),
+    ("local_window_size", {"local_window_size": (1, np.True_)}),
+    ("key_value_seq_lengths", {"key_value_seq_lengths": np.array([True, True, False])}),
+    ("query_seq_lengths", {"query_seq_lengths": [1, 2**70, 2]}),
     ("scale", {"scale": X(2)}),
     ("implementation", {"implementation": "flash"}),
     ("implementation", {"implementation": "cudnn"}),

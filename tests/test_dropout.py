@@ -86,6 +86,33 @@ def test_the_mean_is_the_output_without_dropout():
     assert (error < 5 * spread).all()
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_fates_are_the_same_by_every_generator(impl):
+    """Which vmaps `fold_in` in its own way."""
+    keys = jax.random.split(jax.random.key(3, impl=impl), 2)
+    (i, j), keep = np.indices((29, 31), sparse=True), jax.jit(Dropout.keep)
+    one, other = (np.asarray(keep(Dropout(0.4, key), i, j)) for key in keys)
+    assert 0.5 < one.mean() < 0.7
+    assert (one != other).mean() > 0.3
+    for rows, columns in [(slice(5, 18), slice(0, 7)), (slice(28, 29), slice(30, 31))]:
+        part = keep(Dropout(0.4, keys[0]), i[rows], j[:, columns])
+        np.testing.assert_array_equal(part, one[rows, columns])
+    dropout = Dropout(0.4, keys[0])
+    whole = dropped(29, 31, dropout, implementation="dense") != 0
+    np.testing.assert_array_equal(whole, one)
+    blocks = dropped(29, 31, dropout, implementation="streaming", block_size=(8, 3)) != 0
+    np.testing.assert_array_equal(blocks, one)
+
+
+def test_every_word_of_a_key_counts():
+    def keep(*words):
+        rng = jax.random.wrap_key_data(jnp.array(words, jnp.uint32), impl="rbg")
+        return np.asarray(Dropout(0.5, rng).keep(jnp.arange(5)[:, None], jnp.arange(7)[None]))
+
+    assert (keep(1, 2, 3, 4) != keep(1, 2, 3, 5)).any()
+    assert (keep(1, 2, 3, 4) != keep(1, 2, 4, 4)).any()
+
+
 def test_rate_zero_is_no_dropout():
     np.testing.assert_array_equal(dropped(5, 7, Dropout(0.0, RNG)), dropped(5, 7, None))
 

@@ -17,8 +17,8 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions reach constraints",
-            "recurrence position_encodings products",
+            "kernels checks precision positions reach integers constraints",
+            "recurrence position_encodings products slots",
             "thresholds",
             "scores score_mods masks normalizers dropout",
             "pairs cudnn",
@@ -70,6 +70,14 @@ def test_imports_point_down(path):
 def test_names_say_what_is_inside(path):
     assert path.stem not in {"utils", "util", "common", "helpers", "helper", "base", "misc", "core"}
     assert room(path) in FLOORS, f"{path.name} has no floor"
+
+
+def test_tests_of_the_library_do_without_the_experiments():
+    here = Path(__file__).parent
+    for path in sorted(here.rglob("test_*.py")):
+        of = (PACKAGE / path.relative_to(here)).with_name(path.name.removeprefix("test_"))
+        if of.exists() or of.with_suffix("").is_dir():
+            assert "from experiments" not in path.read_text(), path.name
 
 
 def test_the_parser_sees_imports():

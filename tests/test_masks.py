@@ -7,8 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax import Causal, Dense, Padding, Prefix, Segments, Window, attention_weights
-from tests.members import MASKS, SIZES
+import attn_jax
+from attn_jax import (
+    Causal,
+    Dense,
+    Padding,
+    Prefix,
+    Segments,
+    Window,
+    attention,
+    attention_weights,
+)
+from attn_jax.masks import reach
+from attn_jax.reach import Span
+from tests import oracles
+from tests.members import IMPLEMENTATIONS, MASKS, SIZES, inputs
+from tests.test_integers import ENDS, dtypes_here, held
 from tests.tolerance import assert_close
 
 ALL = [member for member in MASKS if member.name != "no_mask"]
@@ -90,6 +104,155 @@ def test_a_plain_function_is_a_mask():
     got = attention_weights(query, key, mask=lambda i, j: (i + j) % 3 == 0)
     allowed = np.add.outer(np.arange(Q), np.arange(K)) % 3 == 0
     assert_close(got, allowed / allowed.sum(1, keepdims=True))
+
+
+# Integers: any dtype, any size, at run time or before
+
+POSITIONS = {
+    "causal": lambda library, n: library.Causal(n),
+    "window left": lambda library, n: library.Window(n, None),
+    "window right": lambda library, n: library.Window(None, n),
+    "padding of keys": lambda library, n: library.Padding(n),
+    "padding of queries": lambda library, n: library.Padding(6, n),
+    "prefix": lambda library, n: library.Prefix(n),
+    "all": lambda library, n: (
+        (library.Causal(n) | ~library.Window(n, n)) & (library.Prefix(n) | library.Padding(3, n))
+    ),
+}
+# what a user may hand over as an index: from 0, and up to the last one that int32 has
+STARTS = [(0, 0), (2**31 - 1 - Q, 0), (0, 2**31 - 1 - K)]
+
+
+def allowed(make, n, start):
+    """By Python's integers."""
+    mask = make(oracles, n)
+    return [
+        [mask(i, j) for j in range(start[1], start[1] + K)] for i in range(start[0], start[0] + Q)
+    ]
+
+
+def on_a_grid(mask, start):
+    """The mask's answer for these indices, and what it says of blocks of 2 x 3 of them."""
+    i, j = (at + np.arange(n) for at, n in zip(start, (Q, K), strict=True))
+    rows, columns = (
+        Span(each[::size], np.minimum(each[::size] + size - 1, each[-1]))
+        for each, size in ((i, 2), (j, 3))
+    )
+    there = mask(jnp.asarray(i, int)[:, None], jnp.asarray(j, int)[None, :])
+    return jnp.broadcast_to(there, (Q, K)), vars(reach(mask, rows, columns))
+
+
+def assert_known(blocks, whole):
+    """No block with a pair is left out, no pair is let through unseen."""
+    whole = np.asarray(whole)
+    for a, b in np.ndindex(blocks["some"].shape):
+        block = whole[2 * a : 2 * a + 2, 3 * b : 3 * b + 3]
+        maybe = True if blocks["maybe"] is None else blocks["maybe"][a, b]
+        assert not block.any() or (blocks["some"][a, b] and maybe)
+        assert block.all() or not blocks["every"][a, b]
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", POSITIONS)
+def test_static_positions_of_any_size(name, x64):
+    with jax.enable_x64(x64):
+        for n, start in itertools.product([*ENDS, 2**70, -(2**70)], STARTS):
+            if n < 0 and name != "causal":
+                with pytest.raises(ValueError, match="must not be negative"):
+                    POSITIONS[name](attn_jax, n)
+                continue
+            expected = allowed(POSITIONS[name], n, start)
+            got, blocks = on_a_grid(POSITIONS[name](attn_jax, n), start)
+            np.testing.assert_array_equal(got, expected, err_msg=f"{n} at {start}")
+            assert_known(blocks, expected)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_traced_positions_of_any_dtype(x64):
+    @jax.jit
+    def on_grids(n):
+        return {
+            (name, start): on_a_grid(make(attn_jax, n), start)
+            for name, make in POSITIONS.items()
+            for start in STARTS
+        }
+
+    with jax.enable_x64(x64):
+        for dtype in ("int8", "uint32", *(("int64", "uint64") if x64 else ("uint8", "int32"))):
+            for n in held(dtype):
+                for (name, start), (got, blocks) in on_grids(jnp.asarray(n, dtype)).items():
+                    expected = allowed(POSITIONS[name], n, start)
+                    np.testing.assert_array_equal(got, expected, err_msg=f"{name} {dtype} {n}")
+                    assert_known(blocks, expected)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_segments_of_any_two_dtypes(x64):
+    """An int32 of -1 is no uint32 of 2³² - 1."""
+
+    @jax.jit
+    def on_grids(ids):
+        results = {}
+        for a, b in itertools.product(ids, ids):
+            mask, q, k = Segments(ids[a], ids[b]), len(ids[a]), len(ids[b])
+            single = (Span(np.arange(n), np.arange(n)) for n in (q, k))
+            results[a, b] = mask.dense(q, k), reach(mask, *single).maybe
+        return results
+
+    with jax.enable_x64(x64):
+        ids = {dtype: np.array(held(dtype), dtype) for dtype in dtypes_here()}
+        for (a, b), (got, maybe) in on_grids(ids).items():
+            expected = [[m == n for n in held(b)] for m in held(a)]
+            np.testing.assert_array_equal(got, expected, err_msg=f"{a}, {b}")
+            np.testing.assert_array_equal(maybe, expected)
+
+
+def test_both_implementations_take_the_ends_of_int32():
+    query, key, value = inputs()
+    masks = [
+        Causal(2**31 - 1),
+        Causal(-(2**31)),
+        Window(2**31, 2**70),
+        Padding(2**31),
+        Prefix(2**40),
+    ]
+    for mask, n in zip(masks, [K, 0, K, K, K], strict=True):
+        expected = attention(query, key, value, mask=Padding(n))
+        for each in IMPLEMENTATIONS:
+            assert_close(each.attention(query, key, value, mask=mask), expected)
+    for each in IMPLEMENTATIONS:
+        traced = jax.jit(lambda n, each=each: each.attention(query, key, value, mask=Causal(n)))
+        for n in (2**31 - 1, 2**32 - 1):
+            assert_close(traced(jnp.uint32(n)), attention(query, key, value))
+
+
+def test_integers_of_numpy_are_static():
+    for n in (np.int8(2), np.uint64(2), np.array(2)):
+        assert jax.tree.leaves(Causal(n) | Window(n, n) & Padding(n, n) | Prefix(n)) == []
+
+
+def test_ids_that_would_wrap_are_refused():
+    ids, small = np.array([1, 2**32 + 1]), np.array([1, 1])
+    with jax.enable_x64(False):
+        for wrong, name in [((ids, small), "query_ids"), ((small, ids), "key_ids")]:
+            with pytest.raises(ValueError, match=f"{name} must be integers.*int32"):
+                Segments(*wrong)
+    assert not Segments(ids, small).dense(2, 2)[1].any()
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("true", [True, np.True_, np.array(True), jnp.array(True)], ids=type)
+def test_a_bool_is_no_integer(true):
+    for name, make in {
+        "offset": Causal,
+        "left": lambda n: Window(n, 1),
+        "right": lambda n: Window(1, n),
+        "key_length": Padding,
+        "query_length": lambda n: Padding(3, n),
+        "length": Prefix,
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} must be one integer"):
+            make(true)
 
 
 @pytest.mark.usefixtures("without_shape_hook")

@@ -23,6 +23,7 @@ from attn_jax import (
     softmax,
     sparsemax,
 )
+from attn_jax.normalizers import logsumexp
 from tests import oracles
 from tests.members import NORMALIZERS
 from tests.tolerance import (
@@ -149,6 +150,63 @@ def test_sink_takes_its_share():
         for sink in (0.0, -3.0, 799.0):
             whole = oracles.Softmax()([*scores, sink])
             assert_close(Softmax(sink=sink)(jnp.array(scores)), whole[:-1])
+
+
+@pytest.mark.parametrize("sink", [np.inf, -np.inf])
+def test_an_infinite_sink_takes_all_or_nothing(sink):
+    def weights(scores, sink):
+        return Softmax(sink)(scores, where=WHERE)
+
+    scores, sink = jnp.asarray(SCORES).at[1, 2].set(1e300), jnp.asarray(sink)
+    expected = jnp.zeros((5, 7)) if sink > 0 else softmax(scores, where=WHERE)
+    np.testing.assert_array_equal(weights(scores, sink), expected)
+    pull = jax.vjp(weights, scores, sink)[1]
+    push = jax.jvp(weights, (scores, sink), (COTANGENT, jnp.ones(())))[1]
+    if sink > 0:
+        assert_exactly_zero((push, *pull(COTANGENT)))
+    else:
+        without, moved = jax.vjp(lambda s: softmax(s, where=WHERE), scores)
+        np.testing.assert_array_equal(without, expected)
+        assert_trees_close(pull(COTANGENT), (*moved(COTANGENT), jnp.zeros(())))
+    lse = Softmax(sink).logsumexp(scores, where=WHERE)
+    assert_close(lse, jnp.full(5, sink) if sink > 0 else logsumexp(scores, where=WHERE))
+
+
+def test_a_sink_of_nan_shows_where_it_is_traced():
+    weights = jax.jit(lambda sink: Softmax(sink)(jnp.asarray(SCORES)))(np.nan)
+    assert np.isnan(weights).all()
+
+
+INF = np.inf
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.0, INF], INF),
+        ([INF, INF], INF),
+        ([INF, -INF], INF),
+        ([INF, np.nan], np.nan),
+        ([-INF, -INF], -INF),
+        ([-INF, 2.0], 2.0),
+    ],
+)
+def test_logsumexp_of_infinite_scores(scores, expected):
+    np.testing.assert_array_equal(logsumexp(jnp.array(scores)), expected)
+    np.testing.assert_array_equal(logsumexp(jnp.array(scores), sink=-INF), expected)
+
+
+@each_normalizer
+def test_an_allowed_infinite_score_shows_in_its_row(member):
+    """∞ - ∞ is nothing; a sigmoid has no such difference."""
+    scores = jnp.asarray(SCORES).at[1, 2].set(INF)
+    got = np.asarray(weigh(member.slot(), scores, ALL))
+    if "sigmoid" in member.name:
+        assert got[1, 2] == 1
+        assert np.isfinite(got).all()
+    else:
+        assert np.isnan(got[1]).all()
+        assert np.isfinite(np.delete(got, 1, axis=0)).all()
 
 
 # Derivatives
@@ -428,6 +486,8 @@ def test_sparsemax_is_the_projection(scores, other):
         (lambda: Entmax(jnp.array(0.9)), r"alpha.*0\.9"),
         (lambda: Entmax(jnp.array([1.5, 2.0])), r"alpha.*\D2,?\D"),
         (lambda: Softmax(sink=jnp.ones(3)), r"sink.*\D3,?\D"),
+        (lambda: Softmax(sink=np.nan), r"sink.*nan"),
+        (lambda: Softmax(sink=jnp.array(np.nan)), r"sink.*nan"),
         (lambda: Sigmoid(jnp.ones(7)), r"bias.*\D7,?\D"),
         (lambda: jnp.ones((5, 7)), r"normalizer"),
     ],

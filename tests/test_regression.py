@@ -11,8 +11,7 @@ from statsmodels.nonparametric.kernel_regression import KernelReg
 import attn_jax
 from attn_jax import Entmax, Kernel, Sigmoid, Softmax, Sparsemax, kernels, regression
 from attn_jax.regression import diagnostics, kernel_regression, leave_one_out, smoother
-from experiments import curves
-from tests import oracles
+from tests import data_sets, oracles
 from tests.members import KERNELS
 from tests.tolerance import assert_close
 
@@ -86,7 +85,7 @@ def lowest_nearby(data, bandwidth):
     ],
 )
 def test_reference_data(name, x, bandwidth, error, r_squared):
-    data = curves.named(name, x)
+    data = data_sets.named(name, x)
     if x:
         lowest, there = lowest_nearby(data, bandwidth)
     else:
@@ -110,7 +109,7 @@ def flat(u):
     ],
 )
 def test_reference_textbook(n, bandwidth, at_it, at_one, average):
-    data, test = curves.textbook(n), curves.textbook_test()
+    data, test = data_sets.textbook(n), data_sets.textbook_test()
     if n < 100:
         lowest, _ = regression.search_bandwidth(data.x, data.y)
     else:
@@ -242,7 +241,7 @@ def test_leave_one_out_is_refitting_with_other_normalizers(normalizer, degree):
 @pytest.mark.parametrize(("name", "degree"), [("gaussian", 0), ("epanechnikov", 1)])
 def test_isolated_points_are_finite(name, degree):
     """residual / (1 - L_ii) is 0/0 at engel's richest households."""
-    data, log_kernel = curves.named("engel"), kernels.BY_NAME[name]
+    data, log_kernel = data_sets.named("engel"), kernels.BY_NAME[name]
 
     @jax.jit
     @jax.value_and_grad
@@ -689,7 +688,7 @@ def leave_one_out_by_hand(x, y, bandwidths):
 
 
 def test_search_finds_the_global_minimum_of_data_with_several():
-    data = curves.textbook(30)
+    data = data_sets.textbook(30)
     grid = np.geomspace(1e-3, 50, 4001)
     errors = leave_one_out_by_hand(data.x, data.y, grid)
     inner = errors[1:-1]
@@ -716,7 +715,7 @@ def test_search_finds_the_global_minimum_of_data_with_several():
     ids=lambda options: "-".join(str(getattr(v, "__name__", v)) for v in options.values()),
 )
 def test_search_with_options(options):
-    data = curves.textbook(29, seed=1)
+    data = data_sets.textbook(29, seed=1)
     found = regression.search_bandwidth(data.x, data.y, **options)
     rest = dict(options)
     criterion = diagnostics.CRITERIA[rest.pop("criterion", "loo")]
@@ -758,7 +757,7 @@ def test_search_prefers_the_line_of_a_line():
 
 
 def test_search_in_float32():
-    data = curves.textbook(50)
+    data = data_sets.textbook(50)
     x, y = jnp.asarray(data.x, jnp.float32), jnp.asarray(data.y, jnp.float32)
     found = regression.search_bandwidth(x, y)
     assert found.bandwidth.dtype == jnp.float32

@@ -11,7 +11,7 @@ from attn_jax import Entmax, Kernel, Sigmoid, Softmax, Sparsemax, kernels, masks
 from attn_jax.nn import NadarayaWatson
 from attn_jax.normalizers import softmax
 from attn_jax.regression import chunks, diagnostics, kernel_regression, leave_one_out, search
-from experiments import curves
+from tests import data_sets
 from tests.tolerance import assert_close, assert_trees_close
 
 OUTSIDE = get_args(regression.Outside)
@@ -301,7 +301,7 @@ def staged(monkeypatch):
 
 @pytest.mark.usefixtures("staged")
 def test_search_by_stages_ends_where_the_whole_search_does():
-    data, looks = curves.textbook(200), []
+    data, looks = data_sets.textbook(200), []
     found = regression.search_bandwidth(data.x, data.y, on_value=lambda *look: looks.append(look))
     score = Kernel(bandwidth=found.bandwidth)
     assert_close(found.value, regression.leave_one_out_error(data.x, data.y, score=score))
@@ -351,7 +351,7 @@ def test_search_by_stages_finds_the_deepest_of_many_valleys(places, monkeypatch)
 
 
 def test_search_of_a_criterion_at_some_rows():
-    data = curves.textbook(50)
+    data = data_sets.textbook(50)
     rows = np.arange(0, 50, 3)
     found = regression.search_bandwidth(data.x, data.y, rows=rows)
     errors = errors_on(GRID, data, rows=rows)

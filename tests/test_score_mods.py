@@ -8,6 +8,7 @@ import pytest
 from attn_jax import Alibi, Bias, RelativeBias, SoftCap, attention_weights, chain
 from tests import oracles
 from tests.members import SCORE_MODS, SIZES
+from tests.test_integers import dtypes_here
 from tests.tolerance import assert_close, assert_derivatives
 
 MODS = [member for member in SCORE_MODS if member.name != "no_score_mod"]
@@ -85,6 +86,31 @@ def test_relative_bias_by_hand():
         assert mod(jnp.zeros((1, 1)), jnp.array([[1000]]), jnp.array([[1000 + distance]])) == bucket
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_buckets_of_offsets_at_the_ends_of_their_dtype(x64):
+    with jax.enable_x64(x64):
+        table = jnp.arange(8.0)
+        for both, far in [(True, [3, 7]), (False, [7, 0])]:
+            mod = RelativeBias(table, bidirectional=both, max_distance=20)
+            for dtype in dtypes_here():
+                limits = np.iinfo(dtype)
+                offsets = jnp.array([limits.min, limits.max], dtype)
+                expected = [mod.bucket(jnp.array(0)) if limits.min == 0 else far[0], far[1]]
+                np.testing.assert_array_equal(mod.bucket(offsets), expected, err_msg=dtype)
+
+
+def test_integers_of_any_kind():
+    scores, (i, j) = jnp.asarray(SCORES), indices(Q, K)
+    table = jnp.arange(8.0)
+    got = RelativeBias(table, max_distance=np.int64(20))(scores, i, j)
+    np.testing.assert_array_equal(got, RelativeBias(table, max_distance=20)(scores, i, j))
+    for far in (2**40, 2**70):
+        np.testing.assert_array_equal(Alibi(far)(scores, i, j), Alibi(float(far))(scores, i, j))
+        np.testing.assert_array_equal(SoftCap(far)(scores, i, j), SoftCap(float(far))(scores, i, j))
+    with pytest.raises(ValueError, match="slope must be one real number"):
+        Alibi(10**400)
+
+
 def test_chain_applies_the_first_first():
     scores, (i, j) = jnp.asarray(SCORES), indices(Q, K)
     bias, cap = Bias(jnp.full((Q, K), 2.0)), SoftCap(1.5)
@@ -131,6 +157,8 @@ def test_a_float32_bias_beside_half_scores_keeps_its_gradient(dtype):
         (lambda: RelativeBias(jnp.ones((8, 2))), r"table.*\D8, 2\D"),
         (lambda: RelativeBias(jnp.ones(32), max_distance=0), r"max_distance.*0"),
         (lambda: RelativeBias(jnp.ones(32), max_distance=8), r"max_distance.*8"),
+        (lambda: RelativeBias(jnp.ones(8), max_distance=2**31), r"max_distance.*2147483648"),
+        (lambda: RelativeBias(jnp.ones(8), max_distance=True), r"max_distance.*True"),
         (lambda: Alibi(jnp.ones(4)), r"slope.*\D4,?\D"),
         (lambda: SoftCap(0.0), r"cap.*0"),
         (lambda: SoftCap(-30.0), r"cap.*-30"),

@@ -26,7 +26,7 @@ from attn_jax import masks
 from attn_jax.checks import require
 from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
-from attn_jax.precision import accumulate, output_dtype
+from attn_jax.precision import accumulate, accumulation_dtype, output_dtype
 from attn_jax.slots import is_pure
 from attn_jax.streaming import forms
 from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
@@ -144,9 +144,9 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         add_scores("partial", True)
     if has_half:
         add_scores("half", True, half=True)
-    dtype = jnp.result_type(functions["whole"].shapes[0].dtype, *form.offsets)
+    dtype = accumulation_dtype(functions["whole"].shapes[0].dtype, *form.offsets)
     (value,) = accumulate(value)
-    value = value.astype(jnp.promote_types(value.dtype, dtype))
+    value = value.astype(accumulation_dtype(value, dtype))
     if dropout is not None:
         add_dropout("drop")
         if has_half:

@@ -71,7 +71,8 @@ class SoftmaxForm:
         shift = jnp.where(new_top == -jnp.inf, 0.0, new_top)
         dead = scores == -jnp.inf
         weights = jnp.where(dead, 0.0, jnp.exp(jnp.where(dead, 0.0, scores) - shift[:, None]))
-        factor = jnp.exp(top - shift)
+        # what an infinite sink has taken stays its own: ∞ - ∞ is 0 here
+        factor = jnp.exp(jnp.where(top == shift, 0.0, top - shift))
         return (new_top, pivot, total * factor + jnp.sum(weights, axis=1)), weights, factor
 
     def finish(self, state: Any) -> tuple[RowState, Float[Array, " q"]]:
@@ -87,9 +88,10 @@ class SoftmaxForm:
         """The sink's weight."""
         if self.sink is None:
             return None
-        absent = self.sink == -jnp.inf
-        z = jnp.where(absent, 0.0, jnp.where(absent, 0.0, self.sink) - row.reference)
-        return jnp.where(absent, 0.0, jnp.exp(z) / _positive(row.level))
+        infinite = jnp.isinf(self.sink)
+        z = jnp.where(infinite, 0.0, jnp.where(infinite, 0.0, self.sink) - row.reference)
+        share = jnp.where(infinite, jnp.where(self.sink > 0, 1.0, 0.0), jnp.exp(z))
+        return share / _positive(row.level)
 
     def level_slopes(self, row: RowState, output: Array) -> tuple[Array, Array]:
         """d/d level of the output and of the sum of all weights: no pass over the keys needed."""
@@ -99,7 +101,9 @@ class SoftmaxForm:
     def logsumexp(self, row: RowState) -> Float[Array, "..."]:
         """Log of the softmax denominator, the sink included."""
         empty = row.level == 0
-        return jnp.where(empty, -jnp.inf, row.reference + jnp.log(jnp.where(empty, 1.0, row.level)))
+        value = row.reference + jnp.log(jnp.where(empty, 1.0, row.level))
+        value = jnp.where(row.reference == jnp.inf, jnp.inf, value)
+        return jnp.where(empty, -jnp.inf, value)
 
 
 class SigmoidForm:

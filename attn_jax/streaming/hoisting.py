@@ -13,6 +13,8 @@ import jax.extend.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.precision import accumulation_dtype
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hoisted:
@@ -70,4 +72,4 @@ def widened(array: Any) -> Array:
     """A half-precision array in float32, any other as it is."""
     if not is_float(array):
         return jnp.asarray(array)
-    return jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))
+    return jnp.asarray(array, accumulation_dtype(array))

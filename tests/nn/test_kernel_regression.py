@@ -10,7 +10,7 @@ from flax import nnx
 from attn_jax import Entmax, Kernel, Sigmoid, Softmax, Sparsemax, kernels, regression, training
 from attn_jax.nn import NadarayaWatson
 from attn_jax.normalizers import entmax15
-from experiments import curves
+from tests import data_sets
 from tests.members import KERNELS
 from tests.tolerance import assert_close
 
@@ -175,7 +175,7 @@ def test_split_merge_jit():
 
 @pytest.mark.parametrize("learn_bandwidth", [True, False])
 def test_search_sets_the_bandwidth(learn_bandwidth):
-    data = curves.textbook(50)
+    data = data_sets.textbook(50)
     model = NadarayaWatson(3.0, learn_bandwidth=learn_bandwidth)
     found = model.search(data.x, data.y)
     np.testing.assert_allclose(model.bandwidth, 0.20287538, rtol=1e-3)
@@ -193,7 +193,7 @@ def test_search_per_feature_with_a_criterion():
 
 
 def test_training_reaches_the_searched_bandwidth():
-    data = curves.textbook(50)
+    data = data_sets.textbook(50)
     result = training.fit(
         NadarayaWatson(1.0),
         lambda model, batch, rng: loss(model, batch["x"], batch["y"]),

@@ -1,0 +1,79 @@
+"""Integers of any dtype, compared and subtracted as mathematics has it: nothing wraps.
+
+JAX's own arithmetic does: the sum of an index and an offset may pass the end of int32, an int32 and
+a uint32 have no common dtype without float64, and a Python int beyond the dtype is an error.
+An index is not negative and lies below a length, so that two of them may be subtracted.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Integer
+
+
+def compare(relation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """relation(one, other) of an array and an array, or a Python int of any size.
+
+    The relation is one of Python's `operator`. Arrays of NumPy are compared by NumPy, so that the
+    result is static.
+
+    >>> compare(operator.lt, jnp.int32(-1), jnp.uint32(2**32 - 1)).item()
+    True
+    >>> compare(operator.le, jnp.int8(100), 2**70).item()
+    True
+    """
+    if not isinstance(one, jax.Array) and not isinstance(other, jax.Array):
+        return relation(np.asarray(one), other)
+    one = jnp.asarray(one)
+    if isinstance(other, (int, np.integer)):
+        limits = jnp.iinfo(one.dtype)
+        beyond = int(other > limits.max) - int(other < limits.min)
+        if beyond:
+            return jnp.full(one.shape, relation(0, beyond))
+        return relation(one, one.dtype.type(other))
+    other = jnp.asarray(other)
+    signed = jnp.result_type(int)
+    unsigned = jnp.dtype(f"uint{jnp.iinfo(signed).bits}")
+    if _widens_to(signed, one) and _widens_to(signed, other):
+        return relation(one.astype(signed), other.astype(signed))
+    result = relation(one.astype(unsigned), other.astype(unsigned))
+    if _is_signed(one):
+        result = jnp.where(one < 0, relation(-1, 0), result)
+    if _is_signed(other):
+        result = jnp.where(other < 0, relation(0, -1), result)
+    return result
+
+
+def relative_position(
+    query_index: Integer[Array, "#q #k"], key_index: Integer[Array, "#q #k"]
+) -> Array:
+    """j - i of indices.
+
+    >>> relative_position(jnp.full((1, 1), 3, jnp.uint8), jnp.full((1, 1), 1, jnp.uint8)).item()
+    -2
+    """
+    signed = jnp.result_type(int)
+    return key_index.astype(signed) - query_index.astype(signed)
+
+
+def clip(integers: Integer[Array, "..."], low: int, high: int) -> Integer[Array, "..."]:
+    """The integers, within low and high, which int32 holds.
+
+    >>> clip(jnp.array([-128, 3], jnp.int8), -300, 2).tolist()
+    [-128, 2]
+    """
+    inside = integers.astype(jnp.result_type(int))
+    inside = jnp.where(compare(operator.gt, integers, high), high, inside)
+    return jnp.where(compare(operator.lt, integers, low), low, inside)
+
+
+def _is_signed(array: Array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.signedinteger)
+
+
+def _widens_to(signed: Any, array: Array) -> bool:
+    return _is_signed(array) or jnp.iinfo(array.dtype).bits < jnp.iinfo(signed).bits
