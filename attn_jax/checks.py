@@ -7,6 +7,7 @@ value is concrete: under `jax.jit` a traced array passes and the mathematics dec
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -44,6 +45,43 @@ def concrete(value: Any) -> np.ndarray | None:
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return None  # a PRNG key has no value that could be shown
     return np.asarray(value)
+
+
+def as_array(value: Any, argument: str) -> jax.Array:
+    """The value as a JAX array: whatever NumPy reads as numbers, a list or a data frame too.
+
+    An integer that JAX does not hold (beyond int32, without float64 and int64) is rounded to a
+    float instead of wrapping round.
+
+    >>> as_array(np.array([1.0, 2.0], ">f8"), "query").tolist()
+    [1.0, 2.0]
+    """
+    array = read_array(value, argument)
+    number = jnp.issubdtype(array.dtype, np.number) or array.dtype == bool
+    require(number or isinstance(array, jax.Array), argument, "hold real numbers", array)
+    if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.size:
+        held = jnp.iinfo(jnp.result_type(array.dtype))
+        if not held.min <= array.min() <= array.max() <= held.max:
+            array = array.astype(np.float64)
+    return jnp.asarray(array)
+
+
+def read_array(value: Any, argument: str) -> jax.Array | np.ndarray:
+    """The value as it is where it is JAX's, else as a NumPy array in this machine's byte order."""
+    listed = isinstance(value, (list, tuple))
+    if listed and any(isinstance(each, jax.Array) for each in jax.tree.leaves(value)):
+        return jnp.asarray(value)
+    if isinstance(value, jax.Array) or hasattr(value, "__jax_array__"):
+        return jnp.asarray(value)
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = np.asarray(array.tolist())
+    except (TypeError, ValueError) as error:
+        require(False, argument, "be an array of numbers", f"{type(value).__name__}: {error}")
+    if array.dtype == np.longdouble:
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def all_hold(value: Any, rule) -> bool:

@@ -157,7 +157,7 @@ def flax_attention_fn(
                 rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
         common = {"structure": structure, "score_mod": own_mod}
 
-        chosen = choose_for_heads(implementation, normalizer, query, key)
+        chosen = choose_for_heads(implementation, normalizer, query, key, score)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **options):

@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Num
 
 from attn_jax import masks, streaming
-from attn_jax.attention import choose
+from attn_jax.attention import choose, pairs_of
 from attn_jax.checks import all_hold, require
 from attn_jax.dropout import Dropout
 from attn_jax.score_mods import Bias, ScoreMod, chain
+from attn_jax.scores import ScaledDot, Score
 from attn_jax.streaming import size_for_heads
 
 
@@ -148,7 +149,9 @@ class Choice(NamedTuple):
 STREAMS, IN_TWOS = 2**16, 2**18
 
 
-def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Array) -> Choice:
+def choose_for_heads(
+    implementation: str, normalizer: Any, query: Array, key: Array, score: Score = ScaledDot()
+) -> Choice:
     """What "auto" stands for where there are heads: on a CPU they stream in a loop.
 
     There the cache holds a block, and heads stream from 2¹⁶ pairs on, where the normalizer is
@@ -158,11 +161,15 @@ def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Ar
     pairs = query.shape[-3] * key.shape[-3]
     loops = jax.default_backend() == "cpu" and jax.device_count() == 1
     if implementation == "auto" and loops and streaming.is_online(normalizer):
-        implementation = "streaming" if pairs >= STREAMS else "dense"
-    implementation = choose(implementation, pairs, normalizer)
+        implementation = "streaming" if pairs >= STREAMS else "auto"
+    one_head = [
+        jax.ShapeDtypeStruct((each.shape[-3], each.shape[-1]), each.dtype) for each in (query, key)
+    ]
+    held = pairs_of(score, *one_head)
+    implementation = choose(implementation, held, normalizer)
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
-    block_size = size_for_heads(heads) if streams and not loops else None
+    block_size = size_for_heads(heads) if streams and not loops and held == pairs else None
     at_a_time = (2 if pairs <= IN_TWOS else 1) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 

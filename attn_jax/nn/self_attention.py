@@ -26,7 +26,7 @@ from attn_jax.nn.recurrent import require_rate
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
 from attn_jax.products import affine
-from attn_jax.score_mods import Alibi, ScoreMod, chain
+from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
 from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import is_pure
 
@@ -287,7 +287,8 @@ class MultiHeadAttention(nnx.Module):
         """What each head sums; in a cache queries stand from `start` on and see none after them."""
         query, key, _ = projected
         b = query.shape[0]
-        chosen = choose_for_heads(self.implementation, self._normalizer, query, key)
+        slots = self._normalizer, query, key, self._score
+        chosen = choose_for_heads(self.implementation, *slots)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **slots):
@@ -338,7 +339,7 @@ class MultiHeadAttention(nnx.Module):
 
         def one(query, key, value, *, own=None, score_mod=None, **rest):
             mods = [each for each in (self._score_mod, own and Alibi(own[0])) if each is not None]
-            mods = [*(_moved_mod(each, start) for each in mods), *map(_hiding, hidden)]
+            mods = [*(_moved_mod(each, start) for each in mods), *map(Hiding, hidden)]
             return head(
                 query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
             )
@@ -367,12 +368,8 @@ def linear(
 
 def moved(mask: masks.MaskFunction, start: Int[Array, ""] | None) -> masks.MaskFunction:
     """The mask of queries that stand from `start` on."""
-    return mask if start is None else lambda i, j: mask(i + start, j)
+    return mask if start is None else masks.Shifted(mask, start)
 
 
 def _moved_mod(mod: ScoreMod, start: Int[Array, ""] | None) -> ScoreMod:
-    return mod if start is None else lambda scores, i, j: mod(scores, i + start, j)
-
-
-def _hiding(mask: masks.MaskFunction) -> ScoreMod:
-    return lambda scores, i, j: jnp.where(mask(i, j), scores, -jnp.inf)
+    return mod if start is None else Shifted(mod, start)
