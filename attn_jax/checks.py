@@ -60,7 +60,7 @@ def as_array(value: Any, argument: str) -> jax.Array:
     number = jnp.issubdtype(array.dtype, np.number) or array.dtype == bool
     require(number or isinstance(array, jax.Array), argument, "hold real numbers", array)
     if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.size:
-        held = jnp.iinfo(jnp.result_type(array.dtype))
+        held = jnp.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
         if not held.min <= array.min() <= array.max() <= held.max:
             array = array.astype(np.float64)
     return jnp.asarray(array)

@@ -10,7 +10,7 @@ from attn_jax import masks
 from attn_jax.checks import concrete
 from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, accumulation_dtype, difference
-from attn_jax.regression.chunks import chosen, in_chunks
+from attn_jax.regression.chunks import chosen, in_chunks, once
 from attn_jax.scores import Kernel, compared
 
 Outside = Literal["nearest", "mean", "zero", "nan"]
@@ -56,13 +56,18 @@ def fill(
     known = concrete(empty)
     if known is not None and not known.any():
         return output
+    return once(_filled, output, empty, outside, query, key, value, score, mask)()
+
+
+def _filled(output, empty, outside, query, key, value, score, mask):
     query, key = compared(score, query, key)
 
     def of_chunk(query, index, empty):
         def weighted():
             here = chosen(mask, index)
             allowed = allowed_pairs(here, len(query), len(key))
-            return times(answer(outside, query, key, score, allowed), value, allowed)
+            weights = answer(outside, query, key, score, allowed)
+            return times(weights, value, None if mask is None else allowed)
 
         dtype = jax.eval_shape(weighted).dtype
         nothing = jnp.zeros((len(query), value.shape[1]), dtype)

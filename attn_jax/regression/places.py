@@ -60,7 +60,9 @@ def _is_rounded(array: Any) -> bool:
     if isinstance(array, jax.Array):
         return False
     kind = array.dtype.kind
-    return kind in "mM" or (kind in "iuf" and jnp.result_type(array.dtype) != array.dtype)
+    return kind in "mM" or (
+        kind in "iuf" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype
+    )
 
 
 def _ticks(read: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
@@ -137,4 +139,4 @@ def _require_told_apart(names: str, moved: list[np.ndarray], bandwidth: Any, cam
         told = not np.any((wrong > WRONG * width) & (gap < NEAR * width))
         rule = "lie further apart, in bandwidths, than float32 rounds (float64 is switched on by "
         rule += "jax.config.update('jax_enable_x64', True))"
-        require(told, names, rule, f"{came}, bandwidth {width}")
+        require(told, names, rule, f"{came}, bandwidth {width:.6g}")

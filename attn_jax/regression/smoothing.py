@@ -75,18 +75,14 @@ def kernel_regression(
     if whole:
         predicted = _of_values(weights, mask, value)
     elif degree == 0 and _is_plain_softmax(normalizer):
-        predicted = once(_streamed, query, key, value, score, mask, outside)()
+        output, logsumexp = attention_and_logsumexp(
+            query, key, value, score=score, mask=mask, implementation="streaming"
+        )
+        empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
+        predicted = fill(output, empty, outside, query, key, value, score=score, mask=mask)
     else:
         predicted = smoother_rows(_of_values, query, key, fixed=(value,), mask=mask, **slots)
     return predicted.astype(output_dtype(value))
-
-
-def _streamed(query, key, value, score, mask, outside):
-    output, logsumexp = attention_and_logsumexp(
-        query, key, value, score=score, mask=mask, implementation="streaming"
-    )
-    empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
-    return fill(output, empty, outside, query, key, value, score=score, mask=mask)
 
 
 def _of_values(hat, mask, value):
