@@ -88,7 +88,9 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
 
 
 def _deviations(x: Float[Array, "n e"]) -> Float[Array, "n e"]:
-    """x less its mean; exactly 0 where what is left is the mean's rounding."""
+    """x less its mean, in units of the largest; 0 where what is left is the mean's rounding."""
+    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=0, keepdims=True))
+    x = x / jnp.where(size == 0, 1.0, size)
     rest = x - jnp.mean(x, axis=0, keepdims=True)
     rounding = 8 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x), axis=0, keepdims=True)
     constant = jnp.max(jnp.abs(rest), axis=0, keepdims=True) <= rounding
