@@ -171,7 +171,7 @@ def choose(implementation: str, pairs: int, normalizer: Any) -> str:
     return "streaming" if pairs >= _CROSSOVER and streaming.has_form(normalizer) else "dense"
 
 
-def pairs_of(score: Score, query: ArrayLike, key: ArrayLike) -> int:
+def pairs_of(score: Score, query: Any, key: Any) -> int:
     """Pairs of queries and keys, as many more as the score holds more than 4 numbers of each.
 
     Of query and key the shapes and dtypes count. A `Kernel` of more than 8 features holds [q, k, d]

@@ -120,13 +120,19 @@ def smoother(
             key = jnp.where(attended(allowed), key, 0)
         weights = local_line(weights, query, key, score)
 
-    def answered():
-        again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
-        return jnp.where(empty, answer(outside, query, key, score, again), weights)
-
+    at = weights, empty, outside, query, key, score, mask
     if is_whole(len(query), key.size):
-        return answered()
-    return jax.lax.cond(jnp.any(empty), answered, lambda: weights)
+        return _answered(*at)
+    return once(_answered_where_empty, *at)()
+
+
+def _answered(weights, empty, outside, query, key, score, mask):
+    again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
+    return jnp.where(empty, answer(outside, query, key, score, again), weights)
+
+
+def _answered_where_empty(weights, empty, *at):
+    return jax.lax.cond(jnp.any(empty), lambda: _answered(weights, empty, *at), lambda: weights)
 
 
 def smoother_rows(
