@@ -119,24 +119,28 @@ def _from(origin: np.ndarray, array: Num[Array, "n d"]) -> Num[Array, "n d"]:
 
 
 def _require_told_apart(names: str, moved: list[np.ndarray], bandwidth: Any, came: str) -> None:
-    """Refuse rows nearer than some bandwidths whose distance float32 does not know."""
-    bandwidth, single = concrete(bandwidth), jnp.result_type(float) == np.float32
-    every = np.concatenate(moved)
-    if bandwidth is None or not single or not every.size:
+    """Refuse rows nearer than some bandwidths whose distance float32 does not know.
+
+    Without a bandwidth, to be found or traced: a column most of whose numbers would become equal.
+    """
+    if jnp.result_type(float) != np.float32:
         return
-    if np.ndim(bandwidth) > 1 or np.shape(bandwidth) not in ((), every.shape[1:]):
-        return  # which is answered elsewhere
-    if every.dtype.kind == "i" and np.abs(every).max() <= jnp.iinfo(jnp.int32).max:
+    every, known = np.concatenate(moved), concrete(bandwidth)
+    if every.dtype.kind == "i" and np.abs(every).max(initial=0) <= jnp.iinfo(jnp.int32).max:
         return  # integers they stay
-    for column, width in zip(every.T, np.broadcast_to(bandwidth, every.shape[1:]), strict=True):
-        column = column.astype(np.float64)
+    if np.shape(known) not in ((), every.shape[1:]):
+        return  # which is answered elsewhere
+    widths = np.broadcast_to(0.0 if known is None else known, every.shape[1:])
+    for column, width in zip(every.T.astype(np.float64), widths, strict=True):
         column = column[np.abs(column) < jnp.finfo(np.float32).max]
         if np.abs(column).max(initial=0) * 2**-24 < WRONG * width / 2:
             continue
         column = np.unique(column)
-        gap = np.diff(column)
-        wrong = np.abs(np.diff(column.astype(np.float32).astype(np.float64)) - gap)
-        told = not np.any((wrong > WRONG * width) & (gap < NEAR * width))
-        rule = "lie further apart, in bandwidths, than float32 rounds (float64 is switched on by "
+        gap, shown = (np.diff(each.astype(np.float64)) for each in (column, np.float32(column)))
+        if known is None:
+            told = 2 * np.count_nonzero(shown) >= len(gap)
+        else:
+            told = not np.any((np.abs(shown - gap) > WRONG * width) & (gap < NEAR * width))
+        rule = "lie further apart than float32 rounds (float64 is switched on by "
         rule += "jax.config.update('jax_enable_x64', True))"
-        require(told, names, rule, f"{came}, bandwidth {width:.6g}")
+        require(told, names, rule, came if known is None else f"{came}, bandwidth {width:.6g}")

@@ -73,13 +73,14 @@ def search_bandwidth(
     for name, array in (("key", key), ("value", value)):
         require(array.ndim == 2, name, "have two axes, rows and features", array)
         require(bool(jnp.isfinite(array).all()), name, "be finite", array)
-    spread = np.ptp(np.asarray(key, np.float64), axis=0)
+    offsets = _offsets(key)
+    spread = offsets.max(axis=0, initial=0.0)
     require(key.shape[0] >= 2 and spread.max() > 0, "key", "hold two rows that differ", key)
     n, features = key.shape
     scale = np.where(spread > 0, spread, 1.0) if per_feature else np.asarray([spread.max()])
     rows = sampled_rows(n) if rows is None else np.asarray(checked_rows(rows, key))
     chosen = {} if np.array_equal(rows, np.arange(n)) else {"rows": rows}
-    ends = math.log(_smallest_gap(key, scale, **chosen) / 4), math.log(10.0)
+    ends = math.log(_smallest_gap(offsets / scale[None, :], **chosen) / 4), math.log(10.0)
     dtype = jnp.result_type(key, float) if jnp.issubdtype(key.dtype, jnp.inexact) else float
     in_a_box = per_feature and features > 1
     ends += (features,) if in_a_box else ()
@@ -142,14 +143,19 @@ def sampled_rows(n: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
-def _smallest_gap(key: Array, scale: np.ndarray, rows: np.ndarray | None = None) -> float:
+def _offsets(key: Num[Array, "n d"]) -> np.ndarray:
+    """How far the rows lie above the lowest, in each feature: subtracted before it is rounded."""
+    host = np.asarray(key)
+    return (host - host.min(axis=0, keepdims=True)).astype(np.float64) if len(host) else host
+
+
+def _smallest_gap(scaled: np.ndarray, rows: np.ndarray | None = None) -> float:
     """The smallest positive distance of nearest neighbours, in ranges of the data; ≥ 1e-8.
 
     Of these rows to any other: none of them sees a difference between bandwidths far below it.
     """
     from scipy.spatial import cKDTree
 
-    scaled = np.asarray(key, np.float64) / scale[None, :]
     points = np.unique(scaled, axis=0)
     distance, _ = cKDTree(points).query(points if rows is None else scaled[rows], k=2)
     return float(max(distance[:, 1].min(), 1e-8))
