@@ -182,6 +182,8 @@ def pairs_of(score: Score, query: Any, key: Any) -> int:
     """
     (q, d), (k, c) = query.shape, key.shape
     pairs = q * k
+    if not isinstance(pairs, int):  # a symbolic dimension of `jax.export`
+        return pairs
     if pairs >= _CROSSOVER or pairs * max(d, c) < _CROSSOVER * _CHEAP:  # it makes no difference
         return pairs
     try:

@@ -14,7 +14,6 @@ leading axis is left out everywhere.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +83,7 @@ def dot_product_attention(
         structure.append(masks.Window(*_sides(local_window_size)))
     require_layout(query, key, value)
     chosen = choose_for_heads(implementation, Softmax(), query, key)
-    head = functools.partial(
+    head = jax.tree_util.Partial(  # its slots are arguments of what is compiled once
         attention_and_logsumexp if return_residual else attention,
         score=ScaledDot(scale),
         implementation=chosen.implementation,

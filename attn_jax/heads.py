@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Num
+from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import masks, streaming
 from attn_jax.attention import choose, pairs_of
@@ -21,6 +21,7 @@ from attn_jax.checks import all_hold, require
 from attn_jax.dropout import Dropout
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.scores import ScaledDot, Score
+from attn_jax.slots import compiled
 from attn_jax.streaming import size_for_heads
 
 
@@ -61,28 +62,25 @@ def over_heads(
     b, t, n, h = query.shape
     s, k = key.shape[1:3]
     pairs = {"shape": (b, n, t, s), "key_heads": k, "batched": batched}
-    leaves, form = jax.tree.flatten(own_slots)
     parts = {
         "bias": _of_pairs(_numbers(bias), "bias", **pairs),
         "mask": _of_pairs(_booleans(mask), "mask", **pairs),
         "query_length": _lengths(lengths[0], b, batched, "query_seq_lengths"),
         "key_length": _lengths(lengths[1], b, batched, "key_value_seq_lengths"),
         "rng": _rngs(rngs, b, n, k),
-        **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(leaves)},
+        **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(jax.tree.leaves(own_slots))},
     }
     parts = {name: part for name, part in parts.items() if part is not None}
-
-    def one_head(query, key, value, arrays):
-        slots = _slots(arrays, s, structure, score_mod, dropout_rate)
-        if own_slots is not None:
-            own = [arrays[f"own {i}"] for i in range(len(leaves))]
-            slots["own"] = jax.tree.unflatten(form, own)
-        return head(query, key, value, **slots)
-
-    every_head = _nested(one_head, (n // k, k, b), parts, at_a_time)
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
-    results = every_head(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
+    inputs = by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays
+    axes = {name: (part.examples, part.heads) for name, part in parts.items()}
+    own = jax.tree.map(lambda _: 0, own_slots)  # what they look like
+    how = head, axes, (n // k, k, b), at_a_time, s, structure, score_mod, dropout_rate, own
+    # a loop is compiled at each call; traced, it is a part of what its caller compiles
+    traced = any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((inputs, how)))
+    loops = at_a_time and not traced
+    results = compiled(_every_head, *how)(*inputs) if loops else _every_head(*inputs, *how)
 
     def whole(result):  # [B, K, G, T, …]
         result = jnp.moveaxis(result, 3, 1)
@@ -92,12 +90,27 @@ def over_heads(
     return jax.tree.map(whole, results)
 
 
+def _every_head(
+    query, key, value, arrays, head, axes, counts, at_a_time, keys, structure, score_mod, rate, own
+):
+    leaves, form = jax.tree.flatten(own)
+
+    def one_head(query, key, value, arrays):
+        slots = _slots(arrays, keys, structure, score_mod, rate)
+        if own is not None:
+            parts = [arrays[f"own {i}"] for i in range(len(leaves))]
+            slots["own"] = jax.tree.unflatten(form, parts)
+        return head(query, key, value, **slots)
+
+    return _nested(one_head, counts, axes, at_a_time)(query, key, value, arrays)
+
+
 def _slots(
     arrays: dict[str, Array],
     keys: int,
     structure: Sequence[masks.MaskFunction],
     score_mod: ScoreMod | None,
-    dropout_rate: float,
+    dropout_rate: Float[ArrayLike, ""],
 ) -> dict[str, Any]:
     """The slots of one head, of its parts of the arrays."""
     allowed = list(structure)
@@ -116,15 +129,20 @@ def _slots(
 
 
 def _nested(
-    function: Callable, counts: tuple[int, int, int], parts: dict[str, Part], at_a_time: int
+    function: Callable,
+    counts: tuple[int, int, int],
+    has: dict[str, tuple[bool, bool]],
+    at_a_time: int,
 ) -> Callable:
     """A function of one head over heads of a group, key heads and examples: vmapped, or in loops.
+
+    `has` says of each array, by name, whether it has an axis of examples and one of heads.
 
     The innermost axis that is not one takes `at_a_time` in each turn of its loop, if that divides
     it.
     """
-    by_head = {name: 0 if part.heads else None for name, part in parts.items()}
-    by_example = {name: 0 if part.examples else None for name, part in parts.items()}
+    by_head = {name: 0 if heads else None for name, (_, heads) in has.items()}
+    by_example = {name: 0 if examples else None for name, (examples, _) in has.items()}
     axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
     innermost = next((level for level, count in enumerate(counts) if count > 1), 0)
     for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):

@@ -92,6 +92,8 @@ def is_pure(slot: Any) -> bool:
         return all(map(is_pure, slot))
     if slot is None or isinstance(slot, (int, float, str, np.generic, np.ndarray, jax.Array)):
         return True
+    if isinstance(slot, jax.tree_util.Partial):
+        return is_pure((slot.func, slot.args, slot.keywords))
     if isinstance(slot, types.FunctionType):
         module = sys.modules.get(slot.__module__)
         return _is_ours(slot.__module__) and getattr(module, slot.__qualname__, None) is slot

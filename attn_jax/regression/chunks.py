@@ -87,7 +87,7 @@ def per_query(
     """
     slots = {"score": score, "normalizer": normalizer}
     query, key = places(score, query=query, key=key)
-    if query.ndim != 2 or key.ndim != 2 or is_whole(len(query), held_by_query(key)):
+    if query.ndim != 2 or key.ndim != 2 or is_whole(query.shape[0], held_by_query(key)):
         return statistic(attention_weights(query, key, mask=mask, **slots))
     check(attention_weights, query, key, mask=mask, **slots)
     return once(_statistic_in_chunks, query, key, statistic, mask, slots)()

@@ -121,7 +121,7 @@ def smoother(
         weights = local_line(weights, query, key, score)
 
     at = weights, empty, outside, query, key, score, mask
-    if is_whole(len(query), key.size):
+    if is_whole(query.shape[0], key.size):
         return _answered(*at)
     return once(_answered_where_empty, *at)()
 
@@ -215,4 +215,4 @@ def _is_whole(query: Num[Array, "..."], key: Num[Array, "..."], degree: int) -> 
     """Whether all rows of L may be there at once; what is refused anyway may."""
     if query.ndim != 2 or key.ndim != 2:
         return True
-    return is_whole(len(query), held_by_query(key, degree))
+    return is_whole(query.shape[0], held_by_query(key, degree))
