@@ -95,8 +95,10 @@ def is_pure(slot: Any) -> bool:
     if isinstance(slot, jax.tree_util.Partial):
         return is_pure((slot.func, slot.args, slot.keywords))
     if isinstance(slot, types.FunctionType):
-        module = sys.modules.get(slot.__module__)
-        return _is_ours(slot.__module__) and getattr(module, slot.__qualname__, None) is slot
+        there = sys.modules.get(slot.__module__)
+        for name in slot.__qualname__.split("."):
+            there = getattr(there, name, None)
+        return _is_ours(slot.__module__) and there is slot
     return _is_ours(type(slot).__module__) and all(map(is_pure, vars(slot).values()))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import attn_jax
 from attn_jax import Causal, Entmax, Kernel, RelativeBias, Softmax, chain, kernels, masks, slots
+from attn_jax.nn.blocks import Block
 from attn_jax.regression import effective_neighbours, others
 from attn_jax.slots import is_pure
 from tests.members import ROWS
@@ -30,6 +31,7 @@ PURE = {
     **{str(member): member.slot() for _, member in ROWS},
     "kernel": kernels.tricube,
     "function of a module": effective_neighbours,
+    "method": Block.alignment,
     "plain normalizer": attn_jax.entmax15,
     "rows": masks.Rows(others & Causal(), np.array([1, 0])),
     "shifted": masks.Shifted(Causal(), jnp.array(3)),
