@@ -34,7 +34,7 @@ from attn_jax.pairs import attended, block_scores
 from attn_jax.positions import indices, whole
 from attn_jax.precision import accumulate, output_dtype
 from attn_jax.score_mods import ScoreMod
-from attn_jax.scores import ScaledDot, Score, compared
+from attn_jax.scores import PRODUCTS, ScaledDot, Score, compared
 
 IMPLEMENTATIONS = ("auto", "dense", "streaming", "cudnn")
 
@@ -182,13 +182,15 @@ def pairs_of(score: Score, query: Any, key: Any) -> int:
     """
     (q, d), (k, c) = query.shape, key.shape
     pairs = q * k
-    if not isinstance(pairs, int):  # a symbolic dimension of `jax.export`
+    if isinstance(score, PRODUCTS) or not isinstance(
+        pairs, int
+    ):  # it may be symbolic: `jax.export`
         return pairs
     if pairs >= _CROSSOVER or pairs * max(d, c) < _CROSSOVER * _CHEAP:  # it makes no difference
         return pairs
     try:
         held = streaming.held_per_pair(score, query, key)
-    except (TypeError, ValueError):  # a function that knows these shapes alone
+    except Exception:  # a function that knows these shapes alone
         held = 1
     return max(pairs, pairs * held // _CHEAP)
 

@@ -213,6 +213,9 @@ class Kernel:
         )
 
 
+PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)  # of matrices: one number of a pair is all they hold
+
+
 def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]) -> Score:
     """Lift a function of one query vector and one key vector to a score.
 

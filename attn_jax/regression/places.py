@@ -15,6 +15,7 @@ from jaxtyping import Array, Num
 from attn_jax.checks import as_array, concrete, read_array, require, show
 from attn_jax.precision import accumulate, difference
 
+NOT_A_TIME = np.iinfo(np.int64).min  # of NumPy's dates
 NEAR = 16  # bandwidths: pairs whose distance counts
 WRONG = 2**-8  # bandwidths that it may be wrong by
 
@@ -38,12 +39,12 @@ def places(score: Any, **inputs: Any) -> tuple[Num[Array, "..."], ...]:
     host = {name: each for name, each in read.items() if isinstance(each, np.ndarray)}
     every = np.concatenate(list(host.values()))
     origin = _middle(every, coarse=len(host) < len(read))
-    moved = {name: _apart(each.astype(every.dtype), origin) for name, each in host.items()}
-    if seconds is not None:
-        moved = {
-            name: np.where(host[name] == NOT_A_TIME, np.nan, each * seconds)
-            for name, each in moved.items()
-        }
+    moved = {}
+    for name, each in host.items():
+        absent = each == NOT_A_TIME if seconds is not None else False
+        moved[name] = _apart(np.where(absent, origin, each.astype(every.dtype)), origin)
+        if seconds is not None:
+            moved[name] = np.where(absent, np.nan, moved[name] * seconds)
     names = " and ".join(inputs)
     _require_told_apart(names, list(moved.values()), getattr(score, "bandwidth", None), came)
     return tuple(
@@ -52,17 +53,12 @@ def places(score: Any, **inputs: Any) -> tuple[Num[Array, "..."], ...]:
     )
 
 
-NOT_A_TIME = np.iinfo(np.int64).min  # of NumPy's dates
-
-
 def _is_rounded(array: Any) -> bool:
     """Whether JAX would not take all that the array holds."""
     if isinstance(array, jax.Array):
         return False
-    kind = array.dtype.kind
-    return kind in "mM" or (
-        kind in "iuf" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype
-    )
+    dtype, held = array.dtype, jax.dtypes.canonicalize_dtype
+    return dtype.kind in "mM" or (dtype.kind in "iuf" and held(dtype) != dtype)
 
 
 def _ticks(read: dict[str, Any]) -> tuple[dict[str, Any], float | None]:
@@ -101,7 +97,6 @@ def _apart(array: np.ndarray, origin: np.ndarray) -> np.ndarray:
     """array - origin: exact for integers, as far as 64 bits hold it."""
     if array.dtype.kind == "f":
         return array - origin
-    array = np.where(array == NOT_A_TIME, origin, array)
     far = array.astype(np.float64) - origin.astype(np.float64)
     if far.size and np.abs(far).max() >= 2**62:
         return far

@@ -119,7 +119,6 @@ def smoother(
         if mask is not None:  # no arithmetic with a key that nobody uses
             key = jnp.where(attended(allowed), key, 0)
         weights = local_line(weights, query, key, score)
-
     at = weights, empty, outside, query, key, score, mask
     if is_whole(query.shape[0], key.size):
         return _answered(*at)
