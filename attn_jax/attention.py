@@ -36,11 +36,12 @@ from attn_jax.pairs import attended, block_scores
 from attn_jax.positions import indices, whole
 from attn_jax.precision import accumulate, computable, output_dtype
 from attn_jax.score_mods import ScoreMod
-from attn_jax.scores import ScaledDot, Score
+from attn_jax.scores import PRODUCTS, ScaledDot, Score, compared
 
 IMPLEMENTATIONS = ("auto", "dense", "streaming", "cudnn")
 
 _CROSSOVER = 2**20  # pairs of queries and keys
+_CHEAP = 4  # numbers of a pair that an array [q, k, d] may hold: it costs memory, hardly time
 
 
 def attention(
@@ -71,7 +72,8 @@ def attention(
       implementation: how. "dense" writes the [q, k] array down; "streaming" evaluates the same
         block by block in linear memory, for all normalizers here; "cudnn" is NVIDIA's kernel for
         scaled dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and
-        keys on where the normalizer streams, else dense.
+        keys on, or 2²² numbers that the score holds of them, where the normalizer streams, else
+        dense.
       block_size: (queries, keys) per block, static; vmapped heads hold a block each. The dense
         implementation has no blocks.
 
@@ -173,6 +175,28 @@ def choose(implementation: str, pairs: int, normalizer: Any) -> str:
     return "streaming" if pairs >= _CROSSOVER and streaming.has_form(normalizer) else "dense"
 
 
+def pairs_of(score: Score, query: Any, key: Any) -> int:
+    """Pairs of queries and keys, as many more as the score holds more than 4 numbers of each.
+
+    Of query and key the shapes and dtypes count. A `Kernel` of more than 8 features holds [q, k, d]
+    numbers, and so do `Additive` and what `pairwise` makes.
+
+    >>> pairs_of(ScaledDot(), jnp.ones((3, 2)), jnp.ones((5, 2)))
+    15
+    """
+    (q, d), (k, c) = query.shape, key.shape
+    pairs = q * k
+    if isinstance(score, PRODUCTS) or not isinstance(pairs, int):  # symbolic in `jax.export`
+        return pairs
+    if pairs >= _CROSSOVER or pairs * max(d, c) < _CROSSOVER * _CHEAP:  # it makes no difference
+        return pairs
+    try:
+        held = streaming.held_per_pair(score, query, key)
+    except Exception:  # a function that knows these shapes alone
+        held = 1
+    return max(pairs, pairs * held // _CHEAP)
+
+
 def _attend(
     query: Any,
     key: Any,
@@ -193,10 +217,10 @@ def _attend(
     if implementation == "cudnn":
         options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
         return cudnn.attend(query, key, value, **slots, **options), None
-    pairs = query.shape[0] * key.shape[0]
+    pairs = pairs_of(slots["score"], query, key) if implementation == "auto" else 0
     if choose(implementation, pairs, slots["normalizer"]) == "streaming":
         slots["normalizer"] = streaming.as_slot(slots["normalizer"])
-        if pairs:
+        if query.shape[0] * key.shape[0]:
             options = {"dropout": dropout, "block_size": block_size}
             return streaming.stream(query, key, value, **slots, **options)
     score, normalizer, score_mod, mask = (
@@ -280,7 +304,7 @@ def _scores(
     q, k = query.shape[0], key.shape[0]
     allowed = None if mask is None else masks.dense(mask, q, k)
     slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
-    return block_scores(*accumulate(query, key), whole(q, k), **slots), allowed
+    return block_scores(*compared(score, query, key), whole(q, k), **slots), allowed
 
 
 def _weigh(

@@ -14,7 +14,6 @@ leading axis is left out everywhere.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +85,7 @@ def dot_product_attention(
         structure.append(masks.Window(*_sides(local_window_size)))
     require_layout(query, key, value)
     chosen = choose_for_heads(implementation, Softmax(), query, key)
-    head = functools.partial(
+    head = jax.tree_util.Partial(  # its slots are arguments of what is compiled once
         attention_and_logsumexp if return_residual else attention,
         score=ScaledDot(scale),
         implementation=chosen.implementation,
@@ -164,7 +163,7 @@ def flax_attention_fn(
                 rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
         common = {"structure": structure, "score_mod": own_mod}
 
-        chosen = choose_for_heads(implementation, normalizer, query, key)
+        chosen = choose_for_heads(implementation, normalizer, query, key, score)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **options):

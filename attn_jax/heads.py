@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Num
+from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import masks, streaming
-from attn_jax.attention import choose
+from attn_jax.attention import choose, pairs_of
 from attn_jax.checks import all_hold, as_array, require
 from attn_jax.dropout import Dropout
 from attn_jax.precision import computable
 from attn_jax.score_mods import Bias, ScoreMod, chain
+from attn_jax.scores import ScaledDot, Score
+from attn_jax.slots import compiled
 from attn_jax.streaming import size_for_heads
 
 
@@ -61,28 +63,25 @@ def over_heads(
     b, t, n, h = query.shape
     s, k = key.shape[1:3]
     pairs = {"shape": (b, n, t, s), "key_heads": k, "batched": batched}
-    leaves, form = jax.tree.flatten(own_slots)
     parts = {
         "bias": _of_pairs(_numbers(bias), "bias", **pairs),
         "mask": _of_pairs(_booleans(mask), "mask", **pairs),
         "query_length": _lengths(lengths[0], b, batched, "query_seq_lengths"),
         "key_length": _lengths(lengths[1], b, batched, "key_value_seq_lengths"),
         "rng": _rngs(rngs, b, n, k),
-        **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(leaves)},
+        **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(jax.tree.leaves(own_slots))},
     }
     parts = {name: part for name, part in parts.items() if part is not None}
-
-    def one_head(query, key, value, arrays):
-        slots = _slots(arrays, s, structure, score_mod, dropout_rate)
-        if own_slots is not None:
-            own = [arrays[f"own {i}"] for i in range(len(leaves))]
-            slots["own"] = jax.tree.unflatten(form, own)
-        return head(query, key, value, **slots)
-
-    every_head = _nested(one_head, (n // k, k, b), parts, at_a_time)
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
-    results = every_head(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
+    inputs = by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays
+    axes = {name: (part.examples, part.heads) for name, part in parts.items()}
+    own = jax.tree.map(lambda _: 0, own_slots)  # what they look like
+    how = head, axes, (n // k, k, b), at_a_time, s, structure, score_mod, dropout_rate, own
+    # a loop is compiled at each call; traced, it is a part of what its caller compiles
+    traced = any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((inputs, how)))
+    loops = at_a_time and not traced
+    results = compiled(_every_head, *how)(*inputs) if loops else _every_head(*inputs, *how)
 
     def whole(result):  # [B, K, G, T, …]
         result = jnp.moveaxis(result, 3, 1)
@@ -92,12 +91,27 @@ def over_heads(
     return jax.tree.map(whole, results)
 
 
+def _every_head(
+    query, key, value, arrays, head, axes, counts, at_a_time, keys, structure, score_mod, rate, own
+):
+    leaves, form = jax.tree.flatten(own)
+
+    def one_head(query, key, value, arrays):
+        slots = _slots(arrays, keys, structure, score_mod, rate)
+        if own is not None:
+            parts = [arrays[f"own {i}"] for i in range(len(leaves))]
+            slots["own"] = jax.tree.unflatten(form, parts)
+        return head(query, key, value, **slots)
+
+    return _nested(one_head, counts, axes, at_a_time)(query, key, value, arrays)
+
+
 def _slots(
     arrays: dict[str, Array],
     keys: int,
     structure: Sequence[masks.MaskFunction],
     score_mod: ScoreMod | None,
-    dropout_rate: float,
+    dropout_rate: Float[ArrayLike, ""],
 ) -> dict[str, Any]:
     """The slots of one head, of its parts of the arrays."""
     allowed = list(structure)
@@ -116,15 +130,20 @@ def _slots(
 
 
 def _nested(
-    function: Callable, counts: tuple[int, int, int], parts: dict[str, Part], at_a_time: int
+    function: Callable,
+    counts: tuple[int, int, int],
+    has: dict[str, tuple[bool, bool]],
+    at_a_time: int,
 ) -> Callable:
     """A function of one head over heads of a group, key heads and examples: vmapped, or in loops.
+
+    `has` says of each array, by name, whether it has an axis of examples and one of heads.
 
     The innermost axis that is not one takes `at_a_time` in each turn of its loop, if that divides
     it.
     """
-    by_head = {name: 0 if part.heads else None for name, part in parts.items()}
-    by_example = {name: 0 if part.examples else None for name, part in parts.items()}
+    by_head = {name: 0 if heads else None for name, (_, heads) in has.items()}
+    by_example = {name: 0 if examples else None for name, (examples, _) in has.items()}
     axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
     innermost = next((level for level, count in enumerate(counts) if count > 1), 0)
     for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):
@@ -149,7 +168,9 @@ class Choice(NamedTuple):
 STREAMS, IN_TWOS = 2**16, 2**18
 
 
-def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Array) -> Choice:
+def choose_for_heads(
+    implementation: str, normalizer: Any, query: Array, key: Array, score: Score = ScaledDot()
+) -> Choice:
     """What "auto" stands for where there are heads: on a CPU they stream in a loop.
 
     There the cache holds a block, and heads stream from 2¹⁶ pairs on, where the normalizer is
@@ -159,11 +180,15 @@ def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Ar
     pairs = query.shape[-3] * key.shape[-3]
     loops = jax.default_backend() == "cpu" and jax.device_count() == 1
     if implementation == "auto" and loops and streaming.is_online(normalizer):
-        implementation = "streaming" if pairs >= STREAMS else "dense"
-    implementation = choose(implementation, pairs, normalizer)
+        implementation = "streaming" if pairs >= STREAMS else "auto"
+    one_head = [
+        jax.ShapeDtypeStruct((each.shape[-3], each.shape[-1]), each.dtype) for each in (query, key)
+    ]
+    held = pairs_of(score, *one_head)
+    implementation = choose(implementation, held, normalizer)
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
-    block_size = size_for_heads(heads) if streams and not loops else None
+    block_size = size_for_heads(heads) if streams and not loops and held == pairs else None
     at_a_time = (2 if pairs <= IN_TWOS else 1) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 

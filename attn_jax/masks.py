@@ -344,6 +344,42 @@ class Not(Mask):
         self.mask.check(queries, keys)
 
 
+@slot
+class Rows(Mask):
+    """mask(rows[i], j): what these rows of a larger [q, k] may attend to.
+
+    >>> Rows(Causal(), jnp.array([2, 0])).dense(2, 3).astype(int).tolist()
+    [[1, 1, 1], [1, 0, 0]]
+    """
+
+    mask: Any
+    rows: Int[ArrayLike, " q"]
+
+    def __post_init__(self):
+        object.__setattr__(self, "mask", _mask(self.mask))
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.mask(self.rows[query_index], key_index)
+
+
+@slot
+class Shifted(Mask):
+    """mask(i + start, j): the mask of queries that stand from `start` on.
+
+    >>> Shifted(Causal(), jnp.array(1)).dense(2, 3).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1]]
+    """
+
+    mask: Any
+    start: Int[ArrayLike, ""] = index()
+
+    def __post_init__(self):
+        object.__setattr__(self, "mask", _mask(self.mask))
+
+    def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
+        return self.mask(query_index + self.start, key_index)
+
+
 class _Function(Mask):
     """A plain function as an operand of `&` and `|`."""
 

@@ -73,8 +73,7 @@ def _modify(
 
 def _is_product(score: Any, key: Array) -> bool:
     """Whether the scores are surely a product of matrices, which XLA writes to memory."""
-    products = scores.Dot, scores.ScaledDot, scores.Cosine, scores.Bilinear, scores.Additive
-    return isinstance(score, products) and key.shape[1] > 1
+    return isinstance(score, (*scores.PRODUCTS, scores.Additive)) and key.shape[1] > 1
 
 
 def _written(scores: Float[Array, "q k"]) -> Float[Array, "q k"]:

@@ -6,6 +6,7 @@ same signature is a score mod. Order matters: a soft cap after the mask would le
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -203,6 +204,31 @@ class Chain:
         for mod in self.mods:
             if hasattr(mod, "check"):
                 mod.check(queries, keys)
+
+
+@slot
+class Shifted:
+    """mod(scores, i + start, j): the mod of queries that stand from `start` on."""
+
+    mod: Any
+    start: Int[ArrayLike, ""]
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        return self.mod(scores, query_index + self.start, key_index)
+
+
+@slot
+class Hiding:
+    """-inf where the mask does not allow: the same to a normalizer, where nothing is inf or NaN."""
+
+    mask: Any
+
+    def __call__(
+        self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
+    ) -> Float[Array, "q k"]:
+        return jnp.where(self.mask(query_index, key_index), scores, -jnp.inf)
 
 
 def chain(*mods: ScoreMod) -> Chain:

@@ -14,10 +14,10 @@ from jaxtyping import Array, ArrayLike, Float, Num
 
 from attn_jax import kernels
 from attn_jax.checks import require, require_function, require_positive, require_scalar
-from attn_jax.precision import accumulate
+from attn_jax.precision import accumulate, accumulation_dtype, comparable, difference
 from attn_jax.slots import slot, static
 
-_FEW = 8  # features that are compared one by one
+FEW = 8  # features that are compared one by one
 
 Score = Callable[[Num[Array, "q d"], Num[Array, "k c"]], Float[Array, "q k"]]
 
@@ -158,8 +158,8 @@ class Kernel:
 
     Softmax of it is the Nadaraya-Watson weight K / ΣK. `kernel` comes from `attn_jax.kernels` or
     is a function u ↦ log K(u). The bandwidth is positive: one number, or one for each feature [d].
-    Differences are taken before they are squared, so data far from the origin keep their
-    distances.
+    Differences are taken before they are squared, those of integers as integers, so data far from
+    the origin keep their distances.
 
     >>> Kernel(bandwidth=2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [4.0]])).tolist()
     [[-0.125, -2.0]]
@@ -187,13 +187,14 @@ class Kernel:
         self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
     ) -> Float[Array, "q k"]:
         """‖(query - key) / bandwidth‖² of every pair."""
-        query, key, bandwidth = accumulate(query, key, self.bandwidth)
-        bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])
-        if query.shape[1] > _FEW:
+        dtype = accumulation_dtype(query, key, self.bandwidth)
+        query, key = comparable(jnp.asarray(query), jnp.asarray(key), self.bandwidth)
+        bandwidth = jnp.broadcast_to(jnp.asarray(self.bandwidth, dtype), query.shape[1:])
+        if query.shape[1] > FEW:
             far, squares = _squares(query[:, None, :], key[None, :, :], bandwidth[None, None, :])
             return jnp.where(jnp.any(far, axis=-1), jnp.inf, jnp.sum(squares, axis=-1))
         # one feature after the other never holds [q, k, d], and is several times as fast
-        near, any_far = jnp.zeros((), query.dtype), False
+        near, any_far = jnp.zeros((), dtype), False
         for feature in range(query.shape[1]):
             columns = query[:, None, feature], key[None, :, feature]
             far, square = _squares(*columns, bandwidth[feature])
@@ -212,6 +213,9 @@ class Kernel:
         )
 
 
+PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)  # of matrices: one number of a pair is all they hold
+
+
 def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]) -> Score:
     """Lift a function of one query vector and one key vector to a score.
 
@@ -223,18 +227,25 @@ def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]
     return jax.vmap(jax.vmap(f, in_axes=(None, 0)), in_axes=(0, None))
 
 
+def compared(
+    score: Score, query: Num[Array, "q d"], key: Num[Array, "k c"]
+) -> tuple[Num[Array, "q d"], Num[Array, "k c"]]:
+    """Query and key as the score gets them: accumulated, for a `Kernel` integers as they are."""
+    return comparable(query, key) if isinstance(score, Kernel) else accumulate(query, key)
+
+
 def _squares(
-    query: Float[Array, "..."], key: Float[Array, "..."], bandwidth: Float[Array, "..."]
+    query: Num[Array, "..."], key: Num[Array, "..."], bandwidth: Float[Array, "..."]
 ) -> tuple[Array, Array]:
     """((query - key) / bandwidth)², and whether that overflows (then 0 stands for it).
 
     Such a pair is infinitely far, and must not put ∞ · 0 into the derivative of a score that a mask
     deletes.
     """
-    difference = query - key
-    limit = math.sqrt(float(jnp.finfo(difference.dtype).max)) / 4
-    far = jnp.abs(difference) > limit * bandwidth
-    return far, jnp.square(jnp.where(far, 0.0, difference) / bandwidth)
+    apart = difference(query, key).astype(bandwidth.dtype)
+    limit = math.sqrt(float(jnp.finfo(apart.dtype).max)) / 4
+    far = jnp.abs(apart) > limit * bandwidth
+    return far, jnp.square(jnp.where(far, 0.0, apart) / bandwidth)
 
 
 def _unit(x: Float[Array, "n d"]) -> Float[Array, "n d"]:

@@ -14,6 +14,9 @@ A static position lets an implementation skip what a mask empties; a traced one 
 """
 
 import dataclasses
+import sys
+import types
+from collections.abc import Callable, Sequence
 from typing import Any, dataclass_transform
 
 import jax
@@ -94,14 +97,83 @@ def _stored(value: Any, kind: str, name: str) -> Any:
 def is_pure(slot: Any) -> bool:
     """Whether a slot is made of the library's parts alone: its arrays decide all that it does.
 
-    What someone else's function closes over may change, or be traced, from one call to the next.
+    What a function closes over may change, or be traced, from one call to the next. Only functions
+    that a module of the library holds under their own name close over nothing that could.
 
-    >>> is_pure((1.0, None)), is_pure(jnp.tanh)
-    (True, False)
+    >>> is_pure((1.0, None)), is_pure(is_pure), is_pure(jnp.tanh)
+    (True, True, False)
     """
-    if isinstance(slot, tuple):
+    if isinstance(slot, dict):
+        return all(map(is_pure, slot.values()))
+    if isinstance(slot, (tuple, list)):
         return all(map(is_pure, slot))
-    if slot is None or isinstance(slot, (int, float, jax.Array)):
+    if slot is None or isinstance(slot, (int, float, str, np.generic, np.ndarray, jax.Array)):
         return True
-    ours = str(getattr(slot, "__module__", "")).startswith("attn_jax.")
-    return ours and all(map(is_pure, getattr(slot, "__dict__", {}).values()))
+    if isinstance(slot, jax.tree_util.Partial):
+        return is_pure((slot.func, slot.args, slot.keywords))
+    if isinstance(slot, types.FunctionType):
+        there = sys.modules.get(slot.__module__)
+        for name in slot.__qualname__.split("."):
+            there = getattr(there, name, None)
+        return _is_ours(slot.__module__) and there is slot
+    return _is_ours(type(slot).__module__) and all(map(is_pure, vars(slot).values()))
+
+
+def _is_ours(module: Any) -> bool:
+    return str(module).startswith("attn_jax.")
+
+
+def compiled(function: Callable, *fixed: Any, as_they_are: tuple[type, ...] = ()) -> Callable:
+    """`function(*arguments, *fixed)` as a function of the arguments, compiled.
+
+    Once for equal shapes and an equal structure: arrays and floating-point numbers are traced, all
+    else is part of the program, and so are the numbers of slots of the types `as_they_are`. Where a
+    function of somebody else's is among the fixed ones it is compiled anew by each call of
+    `compiled`: its surroundings may have changed.
+
+    >>> float(compiled(jnp.multiply, 2.0)(3.0))
+    6.0
+    """
+
+    def is_leaf(x):
+        return isinstance(x, as_they_are) and not any(
+            isinstance(each, (jax.Array, np.ndarray)) for each in jax.tree.leaves(x)
+        )
+
+    leaves, structure = jax.tree.flatten(fixed, is_leaf=is_leaf)
+    arrays, plain = apart(leaves)
+    static = function, plain, structure
+    if is_pure((function, fixed)):
+        return lambda *arguments: _run(arguments, arrays, static)
+    own = jax.jit(lambda arguments, arrays: _call(arguments, arrays, static))
+    return lambda *arguments: own(arguments, arrays)
+
+
+def apart(leaves: Sequence[Any], *, known: bool = False) -> tuple[list[Any], tuple[Any, ...]]:
+    """Leaves that may be traced, and those that stay as they are, each with None for the others.
+
+    Floating-point numbers are traced, so that each value does not compile again, unless they have
+    to be `known`: entmax chooses its iteration by alpha.
+    """
+    leaves = [each.item() if isinstance(each, np.generic) else each for each in leaves]
+    traced = [
+        isinstance(x, (jax.Array, np.ndarray)) or (type(x) is float and not known) for x in leaves
+    ]
+    arrays = [
+        (jnp.asarray(x) if isinstance(x, np.ndarray) else x) if traces else None
+        for x, traces in zip(leaves, traced, strict=True)
+    ]
+    return arrays, tuple(None if traces else x for x, traces in zip(leaves, traced, strict=True))
+
+
+def together(arrays: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
+    """The leaves that were set apart."""
+    return [one if other is None else other for one, other in zip(arrays, plain, strict=True)]
+
+
+def _call(arguments: tuple, arrays: list[Any], static: tuple) -> Any:
+    function, plain, structure = static
+    return function(*arguments, *structure.unflatten(together(arrays, plain)))
+
+
+_run = jax.jit(_call, static_argnums=2)

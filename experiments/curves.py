@@ -157,6 +157,8 @@ def curve(
     if rows < 2:
         raise UserError(f"{source} must have at least 2 complete rows. {said(notes, rows)}")
     kept = {each: columns[each][~dropped].astype(np.float64) for each in (*x, *y)}
+    for each, values in kept.items():
+        _require_squares(each, values, source)
     constant = [each for each in x if np.ptp(kept[each]) == 0]
     if len(constant) == len(x):
         why = f" ({'; '.join(notes)})" if notes else ""
@@ -170,6 +172,21 @@ def curve(
         notes.append(f"{repeated} of {rows} rows repeat the inputs of another row (kept)")
     outputs = np.stack([kept[each] for each in y], axis=1)
     return Curve(name, inputs, outputs, x, tuple(y), source, tuple(notes))
+
+
+LARGEST = 1e50  # and the smallest range is 1 / LARGEST: errors and distances are squared, twice
+
+
+def _require_squares(name: str, values: np.ndarray, source: str) -> None:
+    """Refuse a column so large, or of so small a range, that squares of it are not numbers."""
+    size = np.abs(values).max()
+    spread = 0.0 if size > LARGEST else np.ptp(values)
+    if size > LARGEST or 0 < spread < 1 / LARGEST:
+        holds = f"numbers up to {size:.3g}" if not spread else f"a range of {spread:.3g} only"
+        raise UserError(
+            f"{name!r} of {source} holds {holds}: rescale it, so that its numbers are at most "
+            f"{LARGEST:.0e} and their range is at least {1 / LARGEST:.0e}."
+        )
 
 
 def said(notes: Sequence[str], rows: int) -> str:

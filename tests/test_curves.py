@@ -439,6 +439,23 @@ def test_file_unknown_column_list_stays_short(csv):
         load(csv(f"{header}\n{header}\n"))
 
 
+@pytest.mark.parametrize("factor", [1e300, 1e120, 1e-120, 1e-310])
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_file_whose_squares_are_no_numbers_is_refused(csv, column, factor):
+    """All of them are finite, and so small or so large that no error and no distance is."""
+    numbers = {"x": np.array([1.0, 2.0, 4.0]), "y": np.array([3.0, 1.0, 2.0])}
+    numbers[column] = factor * numbers[column]
+    rows = np.stack(list(numbers.values()), axis=1).tolist()
+    lines = [f"{x!r},{y!r}" for x, y in rows]
+    with pytest.raises(UserError, match=rf"^'{column}' of .* holds .*: rescale it, so that"):
+        load(csv("\n".join(["x,y", *lines]) + "\n"))
+
+
+def test_file_of_large_and_small_units_is_read(csv):
+    data = load(csv("x,y\n1e45,1e-45\n2e45,3e-45\n4e45,3e-45\n"))
+    assert data.x[:, 0].tolist() == [1e45, 2e45, 4e45]
+
+
 def test_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"no file .*nowhere\.csv"):
         load(CurveOptions(csv=tmp_path / "nowhere.csv"))

@@ -573,6 +573,14 @@ def test_r_squared():
     assert_close(regression.r_squared(value, np.full((13, 2), 0.1)), [0.0, 0.0])
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-90, 1e90, 1e200])
+def test_r_squared_does_not_know_the_unit(scale):
+    fitted = VALUE + normal(13, 3, seed=1)
+    expected = regression.r_squared(VALUE, fitted)
+    assert_close(regression.r_squared(scale * VALUE, scale * fitted), expected)
+    assert_close(regression.r_squared(VALUE, scale * fitted), expected)
+
+
 def test_effective_neighbours_and_entropy():
     weights = np.random.default_rng(1).dirichlet(np.ones(11), 5)
     uniform, one_hot = np.full((1, 11), 1 / 11), np.eye(11)[2:3]

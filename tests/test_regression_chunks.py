@@ -1,5 +1,6 @@
 """Many queries and keys: the same numbers and derivatives, a few queries at a time."""
 
+import gc
 from typing import get_args
 
 import jax
@@ -7,7 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax import Entmax, Kernel, Sigmoid, Softmax, Sparsemax, kernels, masks, regression
+from attn_jax import (
+    Additive,
+    Entmax,
+    Kernel,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    attention,
+    flax_attention_fn,
+    kernels,
+    masks,
+    regression,
+    slots,
+)
 from attn_jax.nn import NadarayaWatson
 from attn_jax.normalizers import softmax
 from attn_jax.regression import chunks, diagnostics, kernel_regression, leave_one_out, search
@@ -30,10 +44,12 @@ def both_ways(monkeypatch):
         for whole in (1, 2**20):
             monkeypatch.setattr(chunks, "WHOLE", whole)
             monkeypatch.setattr(chunks, "CHUNK", 3 * 13)
+            slots._run.clear_cache()  # which knows shapes, not these limits
             results.append(function())
         return results
 
-    return call
+    yield call
+    slots._run.clear_cache()
 
 
 def odd_pairs(i, j):
@@ -379,6 +395,69 @@ def test_memory_grows_with_the_keys_not_with_the_pairs(options):
     shapes = [jax.ShapeDtypeStruct((2**14, e), "float64") for e in (2, 2, 1)]
     compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(*shapes).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 200e6
+
+
+FEW_ROWS, PICTURE = 1000, 784
+
+
+def of_many_features(name):
+    """Predictions of few rows with many features, whose offsets are 784 times the pairs."""
+    score, additive = Kernel(bandwidth=20.0), Additive(jnp.ones(PICTURE, "float32"))
+    model = NadarayaWatson(20.0)
+    return {
+        "call": lambda x, y: model(x, x, y),
+        "leave-one-out": lambda x, y: model.leave_one_out_error(x, y),
+        "criterion": lambda x, y: model.aicc(x, y),
+        "sparse": lambda x, y: kernel_regression(x, x, y, score=score, normalizer=Sparsemax()),
+        "neighbours": lambda x, y: model.effective_neighbours(x, x),
+        "attention": lambda x, y: attention(x, x, y, score=score),
+        "additive": lambda x, y: attention(x, x, y, score=additive),
+        "heads": lambda *xy: flax_attention_fn(score=additive)(
+            *(each[None, :, None] for each in (xy[0], *xy))
+        ),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "call",
+        "leave-one-out",
+        "criterion",
+        "sparse",
+        "neighbours",
+        "attention",
+        "additive",
+        "heads",
+    ],
+)
+def test_memory_of_few_rows_with_many_features(name):
+    """One array of all offsets takes 3,136 MB."""
+    function = of_many_features(name)
+    shapes = [jax.ShapeDtypeStruct((FEW_ROWS, e), "float32") for e in (PICTURE, 1)]
+    for program in (function, jax.grad(lambda *arrays: jnp.sum(function(*arrays), axis=None))):
+        compiled = jax.jit(program).lower(*shapes).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 150e6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mask": causal}, {"degree": 1}, {"normalizer": Entmax(1.5)}],
+    ids=["mask", "lines", "entmax"],
+)
+def test_no_tracer_leaks_from_rows(options, both_ways):
+    """Tracing alone is watched: the rows are an argument, not something that a mask closes over."""
+
+    def of_rows(rows):
+        return leave_one_out(KEY, VALUE, rows=rows, **options)
+
+    def trace():
+        gc.freeze()  # what other tests left is not looked through
+        with jax.checking_leaks():
+            jax.jit(of_rows).trace(ROWS)
+        gc.unfreeze()
+
+    both_ways(trace)
 
 
 # The caller's mistakes

@@ -15,6 +15,7 @@ from attn_jax.masks import MaskFunction
 from attn_jax.nn.arguments import require_flags, require_slots
 from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
+from attn_jax.regression.places import places
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
 
@@ -113,9 +114,9 @@ class NadarayaWatson(nnx.Module):
         mask: MaskFunction | None = None,
     ) -> Float[Array, "q k"]:
         """The attention weights, before `outside` and `degree` have their say."""
-        return attention_weights(
-            query, key, score=self.score, normalizer=self.normalizer, mask=mask
-        )
+        options = {"score": self.score, "normalizer": self.normalizer}
+        query, key = places(self.score, query=query, key=key)
+        return attention_weights(query, key, mask=mask, **options)
 
     def smoother(
         self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]

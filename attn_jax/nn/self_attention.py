@@ -28,7 +28,7 @@ from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
 from attn_jax.products import affine
-from attn_jax.score_mods import Alibi, ScoreMod, chain
+from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
 from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import is_pure
 
@@ -295,8 +295,9 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "b q n e"]:
         """What each head sums; in a cache queries stand from `start` on and see none after them."""
         query, key, _ = projected
-        b, normalizer = query.shape[0], self.slots["normalizer"]
-        chosen = choose_for_heads(self.implementation, normalizer, query, key)
+        b = query.shape[0]
+        slots = self.slots["normalizer"], query, key, self.slots["score"]
+        chosen = choose_for_heads(self.implementation, *slots)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **slots):
@@ -348,7 +349,7 @@ class MultiHeadAttention(nnx.Module):
 
         def one(query, key, value, *, own=None, score_mod=None, **rest):
             mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
-            mods = [*(_moved_mod(each, start) for each in mods), *map(_hiding, hidden)]
+            mods = [*(_moved_mod(each, start) for each in mods), *map(Hiding, hidden)]
             return head(
                 query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
             )
@@ -378,12 +379,8 @@ def linear(
 
 def moved(mask: masks.MaskFunction, start: Int[Array, ""] | None) -> masks.MaskFunction:
     """The mask of queries that stand from `start` on."""
-    return mask if start is None else lambda i, j: mask(i + start, j)
+    return mask if start is None else masks.Shifted(mask, start)
 
 
 def _moved_mod(mod: ScoreMod, start: Int[Array, ""] | None) -> ScoreMod:
-    return mod if start is None else lambda scores, i, j: mod(scores, i + start, j)
-
-
-def _hiding(mask: masks.MaskFunction) -> ScoreMod:
-    return lambda scores, i, j: jnp.where(mask(i, j), scores, -jnp.inf)
+    return mod if start is None else Shifted(mod, start)

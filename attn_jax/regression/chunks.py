@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax.attention import attention_weights
-from attn_jax.masks import MaskFunction
-from attn_jax.normalizers import Softmax
-from attn_jax.scores import Kernel
+from attn_jax.masks import MaskFunction, Rows
+from attn_jax.normalizers import Entmax, Softmax
+from attn_jax.regression.places import places
+from attn_jax.scores import FEW, Kernel
+from attn_jax.slots import compiled
 
 WHOLE = 2**20  # numbers that are held at once; as many pairs attention holds before it streams
 CHUNK = 2**19  # numbers that a chunk holds: four times as many leave a CPU's cache
@@ -21,10 +23,15 @@ def is_whole(queries: int, held: int) -> bool:
     return queries * held < WHOLE
 
 
-def held_by_scores(key: Num[ArrayLike, "k d"]) -> int:
-    """Numbers that the scores of one query hold: the offsets of more than 8 features at once."""
+def held_by_query(key: Num[Array, "k d"], degree: int = 0) -> int:
+    """Numbers that one query holds: its offsets from the keys in a line and of many features."""
     k, d = jnp.shape(key)
-    return k * d if d > 8 else k
+    return k * d if degree == 1 or d > FEW else k
+
+
+def once(function: Callable, *fixed: Any) -> Callable:
+    """`slots.compiled`; Entmax chooses its iteration by an alpha that it knows."""
+    return compiled(function, *fixed, as_they_are=(Entmax,))
 
 
 def in_chunks(function: Callable, rows: tuple[Shaped[Array, "q ..."], ...], *, held: int) -> Any:
@@ -57,7 +64,7 @@ def in_chunks(function: Callable, rows: tuple[Shaped[Array, "q ..."], ...], *, h
 
 def chosen(mask: MaskFunction | None, index: Int[Array, " c"]) -> MaskFunction | None:
     """The mask of the queries with these indices."""
-    return None if mask is None else lambda i, j: mask(index[i], j)
+    return None if mask is None else Rows(mask, index)
 
 
 def per_query(
@@ -79,15 +86,18 @@ def per_query(
     [3.0]
     """
     slots = {"score": score, "normalizer": normalizer}
+    query, key = places(score, query=query, key=key)
+    if query.ndim != 2 or key.ndim != 2 or is_whole(query.shape[0], held_by_query(key)):
+        return statistic(attention_weights(query, key, mask=mask, **slots))
+    check(attention_weights, query, key, mask=mask, **slots)
+    return once(_statistic_in_chunks, query, key, statistic, mask, slots)()
 
+
+def _statistic_in_chunks(query, key, statistic, mask, slots):
     def of(query, index):
         return statistic(attention_weights(query, key, mask=chosen(mask, index), **slots))
 
-    if jnp.ndim(query) != 2 or jnp.ndim(key) != 2 or is_whole(len(query), len(key)):
-        return statistic(attention_weights(query, key, mask=mask, **slots))
-    check(attention_weights, query, key, mask=mask, **slots)
-    query, key = jnp.asarray(query), jnp.asarray(key)
-    return in_chunks(of, (query, jnp.arange(len(query))), held=held_by_scores(key))
+    return in_chunks(of, (query, jnp.arange(len(query))), held=held_by_query(key))
 
 
 def check(function: Callable, *arrays: ArrayLike, **options: Any) -> Any:

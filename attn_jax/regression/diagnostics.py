@@ -12,15 +12,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
-from attn_jax.checks import require
-from attn_jax.precision import accumulate
-from attn_jax.regression.chunks import chosen, is_whole
+from attn_jax.checks import as_array, require
+from attn_jax.precision import accumulate, accumulation_dtype
+from attn_jax.regression.chunks import chosen, held_by_query, is_whole
+from attn_jax.regression.places import places
 from attn_jax.regression.smoothing import (
     checked_rows,
     leave_one_out,
     smoother,
     smoother_rows,
 )
+from attn_jax.scores import Kernel
 
 
 def leave_one_out_error(
@@ -37,9 +39,10 @@ def leave_one_out_error(
     >>> float(leave_one_out_error(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])))
     4.0
     """
+    value = as_array(value, "value")
     predicted = leave_one_out(key, value, rows=rows, **options)
-    value = jnp.asarray(value)
-    return jnp.mean(jnp.square((value if rows is None else value[jnp.asarray(rows)]) - predicted))
+    there = value if rows is None else value[as_array(rows, "rows")]
+    return jnp.mean(jnp.square(there - predicted))
 
 
 def aicc(
@@ -54,7 +57,8 @@ def aicc(
     σ² is the mean squared residual, t = tr L. Infinite from t = n - 2 on, where the formula changes
     sign and would reward interpolation. (Hurvich, Simonoff & Tsai 1998.)
     """
-    n = jnp.shape(value)[0]
+    value = as_array(value, "value")
+    n = value.shape[0]
     residual, trace, _ = _at_the_data(key, value, rows, options)
     variance = jnp.mean(jnp.square(residual), axis=0)
     room = 1 - (trace + 2) / n
@@ -71,11 +75,12 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
     >>> r_squared(y, 2 * y).round(6).tolist(), r_squared(y, jnp.full((3, 1), 0.1)).tolist()
     ([1.0], [0.0])
     """
+    value, predicted = as_array(value, "value"), as_array(predicted, "predicted")
     require(
-        jnp.ndim(value) == 2 and jnp.shape(value) == jnp.shape(predicted),
+        value.ndim == 2 and value.shape == predicted.shape,
         "value and predicted",
         "have the same shape, rows and outputs",
-        f"value {jnp.shape(value)}, predicted {jnp.shape(predicted)}",
+        f"value {value.shape}, predicted {predicted.shape}",
     )
     value, predicted = (_deviations(each) for each in accumulate(value, predicted))
     scale = jnp.sum(value**2, axis=0) * jnp.sum(predicted**2, axis=0)
@@ -83,7 +88,9 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
 
 
 def _deviations(x: Float[Array, "n e"]) -> Float[Array, "n e"]:
-    """x less its mean; exactly 0 where what is left is the mean's rounding."""
+    """x less its mean, in units of the largest; 0 where what is left is the mean's rounding."""
+    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=0, keepdims=True))
+    x = x / jnp.where(size == 0, 1.0, size)
     rest = x - jnp.mean(x, axis=0, keepdims=True)
     rounding = 8 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x), axis=0, keepdims=True)
     constant = jnp.max(jnp.abs(rest), axis=0, keepdims=True) <= rounding
@@ -117,7 +124,8 @@ def degrees_of_freedom(
     key: Num[ArrayLike, "n d"], *, rows: Int[ArrayLike, " r"] | None = None, **options: Any
 ) -> Float[Array, ""]:
     """tr L at the data: 1 for the mean, n for interpolation."""
-    nothing = jnp.zeros((jnp.shape(key)[0], 0), jnp.result_type(key))
+    (key,) = places(options.get("score", Kernel()), key=key)
+    nothing = jnp.zeros((key.shape[0], 0), accumulation_dtype(key))
     return _at_the_data(key, nothing, rows, options).trace
 
 
@@ -132,7 +140,8 @@ def noise_variance(
 
     NaN where the data leave no degree of freedom for it. (Wasserman 2006, eq. 5.86.)
     """
-    n = jnp.shape(value)[0]
+    value = as_array(value, "value")
+    n = value.shape[0]
     residual, trace, squares = _at_the_data(key, value, rows, options)
     freedom = n - 2 * trace + squares
     left = freedom > n * 8 * jnp.finfo(trace.dtype).eps
@@ -159,20 +168,22 @@ def confidence_band(
     (Wasserman 2006, eq. 5.103.)
     """
     require(0 < level < 1, "level", "be above 0 and below 1", level)
+    query, key = places(options.get("score", Kernel()), query=query, key=key)
     value = _targets(key, value)
     if variance is None:
         variance = noise_variance(key, value, rows=rows, **options)
-    variance = accumulate(variance)[0]
+    (variance,) = accumulate(as_array(variance, "variance"))
     proper = variance.shape == value.shape[1:]
     require(proper, "variance", "have one entry for each output", variance)
 
-    def of_rows(hat, mask):
-        del mask
-        return hat @ value, jnp.sqrt(jnp.sum(jnp.square(hat), axis=1, keepdims=True))
-
-    predicted, norm = smoother_rows(of_rows, query, key, **options)
+    predicted, norm = smoother_rows(_mean_and_norm, query, key, fixed=(value,), **options)
     half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance)[None, :] * norm
     return predicted - half, predicted + half
+
+
+def _mean_and_norm(hat, mask, value):
+    del mask
+    return hat @ value, jnp.sqrt(jnp.sum(jnp.square(hat), axis=1, keepdims=True))
 
 
 class AtTheData(NamedTuple):
@@ -184,41 +195,43 @@ class AtTheData(NamedTuple):
 
 
 def _at_the_data(key: Any, value: Any, rows: Any, options: dict[str, Any]) -> AtTheData:
+    (key,) = places(options.get("score", Kernel()), key=key)
     value = _targets(key, value)
-    if rows is None and is_whole(len(value), len(value)):
+    held = held_by_query(key) if key.ndim == 2 else 0
+    if rows is None and is_whole(len(value), held):
         hat = smoother(key, key, **options)
         return AtTheData(value - hat @ value, jnp.trace(hat), jnp.sum(jnp.square(hat)))
-    key = jnp.asarray(key)
     rows = jnp.arange(len(key)) if rows is None else checked_rows(rows, key)
     options = dict(options)
     mask = options.pop("mask", None)
     if hasattr(mask, "check"):
         mask.check(len(key), len(key))
-
-    def of_rows(hat, mask, rows):
-        del mask
-        own = hat[jnp.arange(len(rows)), rows]
-        return hat @ value, own, jnp.sum(jnp.square(hat), axis=1)
-
-    mask = chosen(mask, rows)
-    fitted, own, squares = smoother_rows(of_rows, key[rows], key, rows, mask=mask, **options)
+    options |= {"mask": chosen(mask, rows), "fixed": (value,)}
+    fitted, own, squares = smoother_rows(_own_weights, key[rows], key, rows, **options)
     estimate = len(key) / len(rows)
     return AtTheData(value[rows] - fitted, estimate * jnp.sum(own), estimate * jnp.sum(squares))
 
 
-def _targets(key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, "n e"]:
-    require(jnp.ndim(value) == 2, "value", "have two axes, rows and outputs", value)
+def _own_weights(hat, mask, rows, value):
+    del mask
+    return hat @ value, hat[jnp.arange(len(rows)), rows], jnp.sum(jnp.square(hat), axis=1)
+
+
+def _targets(key: Num[Array, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, "n e"]:
+    value = as_array(value, "value")
+    require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
     require(
-        jnp.shape(key)[:1] == jnp.shape(value)[:1],
+        key.shape[:1] == value.shape[:1],
         "key and value",
         "have the same number of rows",
-        f"key {jnp.shape(key)}, value {jnp.shape(value)}",
+        f"key {key.shape}, value {value.shape}",
     )
     return accumulate(value)[0]
 
 
 def _weights(weights: Float[ArrayLike, "q k"]) -> Float[Array, "q k"]:
-    require(jnp.ndim(weights) == 2, "weights", "have shape [q, k]", weights)
+    weights = as_array(weights, "weights")
+    require(weights.ndim == 2, "weights", "have shape [q, k]", weights)
     return accumulate(weights)[0]
 
 

@@ -4,16 +4,16 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from attn_jax.precision import accumulate
+from attn_jax.precision import accumulate, difference
 from attn_jax.scores import Kernel
 
 
 def local_line(
     weights: Float[Array, "q k"],
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
+    query: Num[Array, "q d"],
+    key: Num[Array, "k d"],
     score: Kernel,
 ) -> Float[Array, "q k"]:
     """L_ij = w_ij (1 - m_iᵀ C_i⁺ (u_ij - m_i)): the intercept of weighted least squares.
@@ -25,14 +25,14 @@ def local_line(
     (bandwidth,) = accumulate(score.bandwidth)
     bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
     origin = key[jnp.argmax(weights, axis=1)]
-    away = (key[None, :, :] - origin[:, None, :]) / bandwidth[None, :, :]
+    away = difference(key[None, :, :], origin[:, None, :]) / bandwidth[None, :, :]
     total = jnp.sum(weights, axis=1, keepdims=True)
     share = weights / jnp.where(total == 0, 1.0, total)
     mean = jnp.einsum("qk,qkd->qd", share, away)
     centred = away - mean[:, None, :]
     rest = jnp.einsum("qk,qkd->qd", share, centred)
     centred = centred - rest[:, None, :]
-    mean = (origin - query) / bandwidth + mean + rest
+    mean = difference(origin, query) / bandwidth + mean + rest
     covariance = jnp.einsum("qk,qkd,qkc->qdc", share, centred, centred)
     slope = _least_squares(covariance, mean)
     return weights * (1 - jnp.einsum("qd,qkd->qk", slope, centred))

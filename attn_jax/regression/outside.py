@@ -9,31 +9,32 @@ from jaxtyping import Array, Bool, Float, Num
 from attn_jax import masks
 from attn_jax.checks import concrete
 from attn_jax.pairs import attended
-from attn_jax.precision import accumulate
-from attn_jax.regression.chunks import chosen, in_chunks
-from attn_jax.scores import Kernel
+from attn_jax.precision import accumulate, accumulation_dtype, difference
+from attn_jax.regression.chunks import chosen, in_chunks, once
+from attn_jax.scores import Kernel, compared
 
 Outside = Literal["nearest", "mean", "zero", "nan"]
 
 
 def answer(
     outside: Outside,
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
+    query: Num[Array, "q d"],
+    key: Num[Array, "k d"],
     score: Kernel,
     allowed: Bool[Array, "q k"],
 ) -> Float[Array, "q k"]:
     """The answer as weights of the values."""
+    dtype = accumulation_dtype(query, key)
     if outside == "zero":
-        return jnp.zeros(allowed.shape, query.dtype)
+        return jnp.zeros(allowed.shape, dtype)
     if outside == "nan":
-        return jnp.full(allowed.shape, jnp.nan, query.dtype)
+        return jnp.full(allowed.shape, jnp.nan, dtype)
     among = allowed
     if outside == "nearest":
         distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
         among &= distance == jnp.min(distance, axis=1, keepdims=True)
     count = jnp.sum(among, axis=1, keepdims=True)
-    return among / jnp.maximum(count, 1).astype(query.dtype)
+    return among / jnp.maximum(count, 1).astype(dtype)
 
 
 def fill(
@@ -55,13 +56,18 @@ def fill(
     known = concrete(empty)
     if known is not None and not known.any():
         return output
-    query, key = accumulate(query, key)
+    return once(_filled, output, empty, outside, query, key, value, score, mask)()
+
+
+def _filled(output, empty, outside, query, key, value, score, mask):
+    query, key = compared(score, query, key)
 
     def of_chunk(query, index, empty):
         def weighted():
             here = chosen(mask, index)
             allowed = allowed_pairs(here, len(query), len(key))
-            return times(answer(outside, query, key, score, allowed), value, allowed)
+            weights = answer(outside, query, key, score, allowed)
+            return times(weights, value, None if mask is None else allowed)
 
         dtype = jax.eval_shape(weighted).dtype
         nothing = jnp.zeros((len(query), value.shape[1]), dtype)
@@ -92,15 +98,15 @@ def times(
 
 
 def _relative_distance(
-    query: Float[Array, "q d"],
-    key: Float[Array, "k d"],
+    query: Num[Array, "q d"],
+    key: Num[Array, "k d"],
     score: Kernel,
     allowed: Bool[Array, "q k"],
 ) -> Float[Array, "q k"]:
     """Squared distances in units of each row's own, ∞ where not allowed: never all ∞ or all 0."""
     (bandwidth,) = accumulate(score.bandwidth)
     bandwidth = jnp.broadcast_to(bandwidth / jnp.min(bandwidth), query.shape[1:])
-    offset = jnp.abs(query[:, None, :] - key[None, :, :]) / bandwidth[None, None, :]
+    offset = jnp.abs(difference(query[:, None, :], key[None, :, :])) / bandwidth[None, None, :]
     size = jnp.where(allowed, jnp.max(offset, axis=2), jnp.inf)
     unit = jnp.min(size, axis=1, keepdims=True)  # some key has a distance of 1 to √d of it
     unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)

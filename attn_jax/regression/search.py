@@ -8,15 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
-from attn_jax.checks import require
+from attn_jax.checks import as_array, require
 from attn_jax.kernels import gaussian
 from attn_jax.regression import stages, valleys
 from attn_jax.regression.diagnostics import CRITERIA
+from attn_jax.regression.places import places
 from attn_jax.regression.smoothing import checked_rows
 from attn_jax.scores import Kernel
 
@@ -68,43 +68,65 @@ def search_bandwidth(
     """
     require("score" not in options, "score", "be left out: the search makes it", "one")
     require(criterion in CRITERIA, "criterion", f"be one of {sorted(CRITERIA)}", criterion)
-    key, value = jnp.asarray(key), jnp.asarray(value)
+    given = key
+    (key,), value = places(None, key=key), as_array(value, "value")
     for name, array in (("key", key), ("value", value)):
         require(array.ndim == 2, name, "have two axes, rows and features", array)
         require(bool(jnp.isfinite(array).all()), name, "be finite", array)
-    spread = np.ptp(np.asarray(key, np.float64), axis=0)
+    offsets = _offsets(key)
+    spread = offsets.max(axis=0, initial=0.0)
     require(key.shape[0] >= 2 and spread.max() > 0, "key", "hold two rows that differ", key)
     n, features = key.shape
     scale = np.where(spread > 0, spread, 1.0) if per_feature else np.asarray([spread.max()])
     rows = sampled_rows(n) if rows is None else np.asarray(checked_rows(rows, key))
     chosen = {} if np.array_equal(rows, np.arange(n)) else {"rows": rows}
-
-    def bandwidth(free):  # log of the bandwidth relative to the range of the data
-        relative = jnp.exp(free) * jnp.asarray(scale, free.dtype)
-        return relative if per_feature else relative[0]
-
-    def at(free, **rows):
-        score = Kernel(kernel, bandwidth(free))
-        return CRITERIA[criterion](key, value, score=score, **rows, **options)
-
-    ends = math.log(_smallest_gap(key, scale, **chosen) / 4), math.log(10.0)
+    ends = math.log(_smallest_gap(offsets / scale[None, :], **chosen) / 4), math.log(10.0)
     dtype = jnp.result_type(key, float) if jnp.issubdtype(key.dtype, jnp.inexact) else float
     in_a_box = per_feature and features > 1
     ends += (features,) if in_a_box else ()
+    fit = Fit(CRITERIA[criterion], kernel, jnp.asarray(scale, dtype), key, value, options)
+
+    def found(free, value):
+        free = jnp.asarray(free, dtype)
+        bandwidth = _bandwidth(free, fit.scale, per_feature)
+        places(Kernel(kernel, bandwidth), key=given)  # refuses what float32 does not tell apart
+        return Search(bandwidth, value(free))
+
     if len(rows) * n <= FEW_PAIRS:
-        objective = jax.jit(lambda free: at(free, **chosen))
+        objective = valleys.Objective(_at, (chosen.get("rows"), fit, per_feature), dtype)
         lowest = valleys.lowest_in_a_box if in_a_box else valleys.lowest_on_a_line
-        free = jnp.asarray(lowest(objective, *ends, dtype), dtype)
-        return Search(bandwidth(free), float(objective(free)))
+        return found(lowest(objective, *ends), objective.exact)
 
     def tell(free, value):
         if on_value is not None:
-            on_value(bandwidth(free), value)
+            on_value(_bandwidth(free, fit.scale, per_feature), value)
 
-    looks = stages.Looks(lambda free, rows: at(free, rows=rows), dtype, tell)
+    looks = stages.Looks(_at, (fit, per_feature), dtype, tell)
     lowest = stages.lowest_in_a_box if in_a_box else stages.lowest_on_a_line
-    free = jnp.asarray(lowest(looks, *ends, rows), dtype)
-    return Search(bandwidth(free), looks.value(free, rows))
+    return found(lowest(looks, *ends, rows), lambda free: looks.value(free, rows))
+
+
+class Fit(NamedTuple):
+    """What a criterion judges, but for the bandwidth; `scale` is the range of the data."""
+
+    criterion: Callable
+    kernel: Callable
+    scale: Float[Array, "..."]
+    key: Num[Array, "n d"]
+    value: Num[Array, "n e"]
+    options: dict[str, Any]
+
+
+def _at(free, rows, fit, per_feature):
+    """The criterion at a bandwidth, given as its logarithm in ranges of the data."""
+    score = Kernel(fit.kernel, _bandwidth(free, fit.scale, per_feature))
+    some = {} if rows is None else {"rows": rows}
+    return fit.criterion(fit.key, fit.value, score=score, **some, **fit.options)
+
+
+def _bandwidth(free, scale, per_feature):
+    relative = jnp.exp(free) * scale
+    return relative if per_feature else relative[0]
 
 
 def sampled_rows(n: int) -> np.ndarray:
@@ -121,14 +143,19 @@ def sampled_rows(n: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
-def _smallest_gap(key: Array, scale: np.ndarray, rows: np.ndarray | None = None) -> float:
+def _offsets(key: Num[Array, "n d"]) -> np.ndarray:
+    """How far the rows lie above the lowest, in each feature: subtracted before it is rounded."""
+    host = np.asarray(key)
+    return (host - host.min(axis=0, keepdims=True)).astype(np.float64) if len(host) else host
+
+
+def _smallest_gap(scaled: np.ndarray, rows: np.ndarray | None = None) -> float:
     """The smallest positive distance of nearest neighbours, in ranges of the data; ≥ 1e-8.
 
     Of these rows to any other: none of them sees a difference between bandwidths far below it.
     """
     from scipy.spatial import cKDTree
 
-    scaled = np.asarray(key, np.float64) / scale[None, :]
     points = np.unique(scaled, axis=0)
     distance, _ = cKDTree(points).query(points if rows is None else scaled[rows], k=2)
     return float(max(distance[:, 1].min(), 1e-8))

@@ -10,14 +10,15 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, as_array, require
 from attn_jax.normalizers import Softmax, softmax
 from attn_jax.pairs import attended
-from attn_jax.precision import accumulate, output_dtype
-from attn_jax.regression.chunks import check, chosen, held_by_scores, in_chunks, is_whole
+from attn_jax.precision import output_dtype
+from attn_jax.regression.chunks import check, chosen, held_by_query, in_chunks, is_whole, once
 from attn_jax.regression.local_lines import local_line
 from attn_jax.regression.outside import Outside, allowed_pairs, answer, fill, times
-from attn_jax.scores import Kernel
+from attn_jax.regression.places import places
+from attn_jax.scores import Kernel, compared
 
 
 def kernel_regression(
@@ -39,7 +40,8 @@ def kernel_regression(
 
     Args:
       query: where to predict.
-      key: the inputs, one row each.
+      key: the inputs, one row each. Dates (`datetime64`) count in seconds, and so does their
+        bandwidth. What float64 or int64 of NumPy hold is not rounded before it is subtracted.
       value: the targets, one row each. A target that no query may use may be NaN.
       score: the kernel and its bandwidth.
       normalizer: softmax is Nadaraya-Watson; sparsemax and entmax of a Gaussian are compact kernels
@@ -57,8 +59,9 @@ def kernel_regression(
     >>> kernel_regression(jnp.array([[0.5], [99.0]]), x, y).tolist()
     [[1.0], [2.0]]
     """
-    value = jnp.asarray(value)
+    value = as_array(value, "value")
     require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
+    query, key = places(score, query=query, key=key)
     slots = {"score": score, "normalizer": normalizer, "outside": outside, "degree": degree}
     whole = _is_whole(query, key, degree)
     make = smoother if whole else functools.partial(check, smoother)
@@ -67,24 +70,23 @@ def kernel_regression(
         weights.shape[1] == value.shape[0],
         "key and value",
         "have the same number of rows",
-        f"key {jnp.shape(key)}, value {value.shape}",
+        f"key {key.shape}, value {value.shape}",
     )
     if whole:
-        allowed = None if mask is None else masks.dense(mask, *weights.shape)
-        return times(weights, value, allowed).astype(output_dtype(value))
-    query, key = jnp.asarray(query), jnp.asarray(key)
-    if degree == 0 and _is_plain_softmax(normalizer):
+        predicted = _of_values(weights, mask, value)
+    elif degree == 0 and _is_plain_softmax(normalizer):
         output, logsumexp = attention_and_logsumexp(
             query, key, value, score=score, mask=mask, implementation="streaming"
         )
         empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
-        return fill(output, empty, outside, query, key, value, score=score, mask=mask)
+        predicted = fill(output, empty, outside, query, key, value, score=score, mask=mask)
+    else:
+        predicted = smoother_rows(_of_values, query, key, fixed=(value,), mask=mask, **slots)
+    return predicted.astype(output_dtype(value))
 
-    def predict(hat, mask):
-        return times(hat, value, None if mask is None else masks.dense(mask, *hat.shape))
 
-    rows = smoother_rows(predict, query, key, mask=mask, **slots)
-    return rows.astype(output_dtype(value))
+def _of_values(hat, mask, value):
+    return times(hat, value, None if mask is None else masks.dense(mask, *hat.shape))
 
 
 def smoother(
@@ -105,10 +107,11 @@ def smoother(
     require(isinstance(score, Kernel), "score", "be a Kernel", score)
     require(outside in get_args(Outside), "outside", f"be one of {get_args(Outside)}", outside)
     require(degree in (0, 1), "degree", "be 0 or 1", degree)
+    query, key = places(score, query=query, key=key)
     weights = attention_weights(query, key, score=score, normalizer=normalizer, mask=mask)
     if weights.size == 0:
         return weights
-    query, key = accumulate(query, key)
+    query, key = compared(score, query, key)
     allowed = allowed_pairs(mask, *weights.shape)
     # by the kernel's support: the weights of a supported key may underflow (and a NaN has to show)
     empty = ~jnp.any(allowed & (score(query, key) != -jnp.inf), axis=1, keepdims=True)
@@ -116,41 +119,49 @@ def smoother(
         if mask is not None:  # no arithmetic with a key that nobody uses
             key = jnp.where(attended(allowed), key, 0)
         weights = local_line(weights, query, key, score)
+    at = weights, empty, outside, query, key, score, mask
+    if is_whole(query.shape[0], key.size):
+        return _answered(*at)
+    return once(_answered_where_empty, *at)()
 
-    def answered():
-        again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
-        return jnp.where(empty, answer(outside, query, key, score, again), weights)
 
-    if is_whole(len(query), key.size):
-        return answered()
-    return jax.lax.cond(jnp.any(empty), answered, lambda: weights)
+def _answered(weights, empty, outside, query, key, score, mask):
+    again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
+    return jnp.where(empty, answer(outside, query, key, score, again), weights)
+
+
+def _answered_where_empty(weights, empty, *at):
+    return jax.lax.cond(jnp.any(empty), lambda: _answered(weights, empty, *at), lambda: weights)
 
 
 def smoother_rows(
     statistic: Callable[..., Any],
-    query: Num[ArrayLike, "q d"],
-    key: Num[ArrayLike, "k d"],
+    query: Num[Array, "q d"],
+    key: Num[Array, "k d"],
     *rows: Shaped[Array, "q ..."],
+    fixed: tuple[Any, ...] = (),
     mask: masks.MaskFunction | None = None,
     degree: int = 0,
     **options: Any,
 ) -> Any:
     """A statistic of the rows of L, which are not there at once where they are many.
 
-    `statistic` gets some rows of L, [c, k], their mask, and the same rows of each of `rows`; the
-    first axis of what it returns is c.
+    `statistic(hat, mask, *rows, *fixed)` gets some rows of L, [c, k], their mask, the same rows of
+    each of `rows`, and what is `fixed`; the first axis of what it returns is c.
     """
+    options["degree"] = degree
     if _is_whole(query, key, degree):
-        return statistic(smoother(query, key, mask=mask, degree=degree, **options), mask, *rows)
-    check(smoother, query, key, mask=mask, degree=degree, **options)
+        return statistic(smoother(query, key, mask=mask, **options), mask, *rows, *fixed)
+    check(smoother, query, key, mask=mask, **options)
+    return once(_smoother_in_chunks, statistic, query, key, rows, fixed, mask, options)()
 
+
+def _smoother_in_chunks(statistic, query, key, rows, fixed, mask, options):
     def of_chunk(query, index, *rows):
         here = chosen(mask, index)
-        hat = smoother(query, key, mask=here, degree=degree, **options)
-        return statistic(hat, here, *rows)
+        return statistic(smoother(query, key, mask=here, **options), here, *rows, *fixed)
 
-    query, key = jnp.asarray(query), jnp.asarray(key)
-    held = key.size if degree == 1 else held_by_scores(key)
+    held = held_by_query(key, options["degree"])
     return in_chunks(of_chunk, (query, jnp.arange(len(query)), *rows), held=held)
 
 
@@ -170,25 +181,20 @@ def leave_one_out(
     >>> leave_one_out(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])).tolist()
     [[2.0], [0.0]]
     """
+    (key,) = places(options.get("score", Kernel()), key=key)
     mask = options.pop("mask", None)
+    mask = others if mask is None else others & mask
     if rows is None:
-        mask = others if mask is None else others & mask
         return kernel_regression(key, key, value, mask=mask, **options)
-    key = jnp.asarray(key)
     rows = checked_rows(rows, key)
-    if hasattr(mask, "check"):
-        mask.check(len(key), len(key))
-
-    def left_out(i, j):
-        is_other = rows[i] != j
-        return is_other if mask is None else is_other & mask(rows[i], j)
-
-    return kernel_regression(key[rows], key, value, mask=left_out, **options)
+    mask.check(len(key), len(key))
+    here = masks.Rows(mask, rows)
+    return kernel_regression(key[rows], key, value, mask=here, **options)
 
 
 def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:
     """Indices of rows of the data, refused where they are not."""
-    rows, n = jnp.asarray(rows), key.shape[0]
+    rows, n = as_array(rows, "rows"), key.shape[0]
     proper = rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.integer)
     require(proper, "rows", "be one integer for each row", rows)
     inside = all_hold(rows, lambda i: (i >= 0) & (i < n))
@@ -204,9 +210,8 @@ def _is_plain_softmax(normalizer: Any) -> bool:
     return normalizer is softmax or (isinstance(normalizer, Softmax) and normalizer.sink is None)
 
 
-def _is_whole(query: ArrayLike, key: ArrayLike, degree: int) -> bool:
+def _is_whole(query: Num[Array, "..."], key: Num[Array, "..."], degree: int) -> bool:
     """Whether all rows of L may be there at once; what is refused anyway may."""
-    if jnp.ndim(query) != 2 or jnp.ndim(key) != 2:
+    if query.ndim != 2 or key.ndim != 2:
         return True
-    k, d = jnp.shape(key)
-    return is_whole(jnp.shape(query)[0], k * d if degree == 1 else k)
+    return is_whole(query.shape[0], held_by_query(key, degree))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn_jax.regression.chunks import once
 from attn_jax.regression.valleys import finite, grid, starts
 
 FIRST_ROWS, MORE_ROWS = 8, 4  # of the race: at the start, and times as many each time
@@ -20,14 +21,16 @@ EVALUATIONS = 8  # of one descent
 
 
 class Looks:
-    """A function (free, rows) of logarithms [features] and of indices of rows, looked at.
+    """`function(free, rows, *fixed)` of logarithms [features] and of indices of rows, looked at.
 
     `tell` gets each place that is looked at and the value there.
     """
 
-    def __init__(self, function: Callable, dtype: Any, tell: Callable[[Any, float], None]):
-        self._value = jax.jit(function)
-        self._gradient = jax.jit(jax.value_and_grad(function))
+    def __init__(
+        self, function: Callable, fixed: tuple, dtype: Any, tell: Callable[[Any, float], None]
+    ):
+        self._value = once(_value, function, fixed)
+        self._gradient = once(_slope, function, fixed)
         self._dtype, self._tell = dtype, tell
 
     def value(self, free: Any, rows: np.ndarray) -> float:
@@ -44,6 +47,14 @@ class Looks:
         value = float(finite(value))
         self._tell(free, value)
         return value, np.nan_to_num(np.asarray(slope, np.float64))
+
+
+def _value(free, rows, function, fixed):
+    return function(free, rows, *fixed)
+
+
+def _slope(free, rows, function, fixed):
+    return jax.value_and_grad(function)(free, rows, *fixed)
 
 
 def lowest_on_a_line(looks: Looks, low: float, high: float, rows: np.ndarray) -> np.ndarray:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn_jax.regression.chunks import once
+
 PER_DECADE = 12  # points of the grid for each factor of ten
 VALLEYS = 6  # local minima that are refined
 
@@ -39,18 +41,52 @@ def finite(values: Any) -> np.ndarray:
     return np.where(np.isnan(values), np.inf, values)
 
 
-def lowest_on_a_line(objective: Callable, low: float, high: float, dtype: Any) -> np.ndarray:
+class Objective:
+    """`function(free, *fixed)` of logarithms [features], for SciPy's optimizers."""
+
+    def __init__(self, function: Callable, fixed: tuple, dtype: Any):
+        self.exact = once(_value, function, fixed)
+        self._each, self._gradient = once(_values, function, fixed), once(_slope, function, fixed)
+        self._dtype = dtype
+
+    def each(self, points: np.ndarray) -> np.ndarray:
+        """The values at points [n, features], one after the other."""
+        return finite(self._each(jnp.asarray(points, self._dtype)))
+
+    def value(self, free: Any) -> float:
+        """The value, infinite where it is NaN."""
+        return float(finite(self.exact(jnp.asarray(free, self._dtype))))
+
+    def with_gradient(self, free: Any) -> tuple[float, np.ndarray]:
+        """The value and its gradient."""
+        value, slope = self._gradient(jnp.asarray(free, self._dtype))
+        return float(finite(value)), np.nan_to_num(np.asarray(slope, np.float64))
+
+
+def _value(free, function, fixed):
+    return function(free, *fixed)
+
+
+def _values(points, function, fixed):
+    return jax.lax.map(lambda free: function(free, *fixed), points)
+
+
+def _slope(free, function, fixed):
+    return jax.value_and_grad(function)(free, *fixed)
+
+
+def lowest_on_a_line(objective: Objective, low: float, high: float) -> np.ndarray:
     """The place of the minimum, [1], of a function of one logarithm."""
     from scipy.optimize import minimize_scalar
 
     points = grid(low, high)
-    values = finite(jax.lax.map(objective, jnp.asarray(points, dtype)[:, None]))
+    values = objective.each(points[:, None])
     if values.min() == -np.inf:  # a perfect fit, to which AICc prefers nothing: the smoothest one
         return points[[np.flatnonzero(values == -np.inf)[-1]]]
     best = points[values.argmin()], values.min()
     for i in deepest(values):
         found = minimize_scalar(
-            lambda t: float(finite(objective(jnp.asarray([t], dtype)))),
+            lambda t: objective.value([t]),
             bounds=(points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]),
             method="bounded",
             options={"xatol": 1e-9},
@@ -60,41 +96,27 @@ def lowest_on_a_line(objective: Callable, low: float, high: float, dtype: Any) -
     return np.asarray([best[0]])
 
 
-def lowest_in_a_box(
-    objective: Callable, low: float, high: float, features: int, dtype: Any
-) -> np.ndarray:
+def lowest_in_a_box(objective: Objective, low: float, high: float, features: int) -> np.ndarray:
     """The place of the minimum, [features], of a function of several logarithms."""
     from scipy.optimize import minimize
 
     points = starts(low, high, features)
-    values = finite(jax.lax.map(objective, jnp.asarray(points, dtype)))
+    values = objective.each(points)
     if values.min() == -np.inf:
         perfect = points[values == -np.inf]
         return perfect[perfect.sum(axis=1).argmax()]
-    with_gradient = differentiated(objective, dtype)
     best = points[values.argmin()], values.min()
     bounds = [(low, high)] * features
     for start in points[np.argsort(values, kind="stable")[:VALLEYS]]:
-        found = minimize(with_gradient, start, jac=True, bounds=bounds, method="L-BFGS-B")
+        found = minimize(objective.with_gradient, start, jac=True, bounds=bounds, method="L-BFGS-B")
         if found.fun < best[1]:
             best = found.x, found.fun
     # A kernel with steps has no useful gradient: finish without one.
     found = minimize(
-        lambda free: float(finite(objective(jnp.asarray(free, dtype)))),
+        objective.value,
         best[0],
         bounds=bounds,
         method="Nelder-Mead",
         options={"xatol": 1e-6, "fatol": 1e-12, "maxfev": 100 * features},
     )
     return found.x if found.fun < best[1] else best[0]
-
-
-def differentiated(objective: Callable, dtype: Any) -> Callable:
-    """The objective and its gradient as SciPy's optimizers want them."""
-    gradient = jax.jit(jax.value_and_grad(objective))
-
-    def of(free):
-        value, slope = gradient(jnp.asarray(free, dtype))
-        return float(finite(value)), np.nan_to_num(np.asarray(slope, np.float64))
-
-    return of

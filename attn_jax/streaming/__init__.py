@@ -27,7 +27,8 @@ from attn_jax.checks import require
 from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, accumulation_dtype, output_dtype
-from attn_jax.slots import is_pure
+from attn_jax.scores import compared
+from attn_jax.slots import apart, is_pure, together
 from attn_jax.streaming import forms
 from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
 from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
@@ -61,44 +62,22 @@ def stream(
     """
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
-    leaves = list(map(_as_jax, leaves))
-    arrays, plain = _sorted_out(leaves, known=isinstance(normalizer, Entmax))
-    run = _compiled if is_pure(structure.unflatten(leaves)) else _stream
+    arrays, plain = apart(leaves, known=isinstance(normalizer, Entmax))
+    run = _compiled if is_pure(slots) else _stream
     return run(query, key, value, arrays, plain, structure, block_size)
 
 
-def _as_jax(leaf: Any) -> Any:
-    if isinstance(leaf, np.generic):
-        return leaf.item()
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _sorted_out(leaves: list[Any], *, known: bool) -> tuple[list[Any], tuple[Any, ...]]:
-    """Leaves that may be traced, and those that stay as they are, each with None for the others.
-
-    Floating-point numbers are traced, so that each value does not compile again, unless they have
-    to be `known`: entmax chooses its iteration by alpha.
-    """
-    traced = [isinstance(x, jax.Array) or (type(x) is float and not known) for x in leaves]
-    arrays = [x if traces else None for x, traces in zip(leaves, traced, strict=True)]
-    return arrays, tuple(None if traces else x for x, traces in zip(leaves, traced, strict=True))
-
-
-def _either(arrays: Any, plain: Any) -> list[Any]:
-    """What was sorted out, together again."""
-    return [one if other is None else other for one, other in zip(arrays, plain, strict=True)]
-
-
 def _stream(query, key, value, arrays, plain, structure, block_size):
-    together = query, key, value, arrays
-    query, key, value, arrays = varying(together, axes_of(together))
-    slots = structure.unflatten(_either(arrays, plain))
+    everything = query, key, value, arrays
+    axes = axes_of(everything)
+    query, key, value, arrays = varying(everything, axes)
+    slots = structure.unflatten(together(arrays, plain))
     score, normalizer, score_mod, mask, dropout = slots
     score = _on_a_block("score", "compare any number of queries and keys")(score)
     q, k = query.shape[0], key.shape[0]
     form = forms.form(normalizer)
     out = output_dtype(value)
-    query, key = accumulate(query, key)
+    query, key = compared(slots[0], query, key)
     if block_size is None:
         held = held_per_pair(score, query, key)
         block_size = default_size(q, k, mask, online=form.online, held_per_pair=held)
@@ -128,7 +107,7 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
             return dropout(weights, *grid.block(start, half=half).indices)
 
         weights = jnp.zeros(grid.block((0, 0), half=half).size, dtype)
-        weights = varying(weights, axes_of(together))
+        weights = varying(weights, axes)
         add(name, of_block, weights, 0, 0)
 
     def of_pair(query, key, query_index, key_index, exists):

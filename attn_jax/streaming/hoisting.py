@@ -48,14 +48,11 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     return Hoisted(call, shapes), [widened(each) for each in closed.consts]
 
 
-def held_per_pair(score: Callable, query: Array, key: Array) -> int:
+def held_per_pair(score: Callable, query: Any, key: Any) -> int:
     """How many numbers the score's largest array holds for each pair: d for [q, k, d], else 1."""
     n = max(128, query.shape[1], key.shape[1])
-
-    def of_many(query, key):
-        return score(*(jnp.broadcast_to(each, (n, each.shape[1])) for each in (query, key)))
-
-    return max(1, _largest(jax.make_jaxpr(of_many)(query[:1], key[:1]).jaxpr) // n**2)
+    many = [jax.ShapeDtypeStruct((n, each.shape[1]), each.dtype) for each in (query, key)]
+    return max(1, _largest(jax.make_jaxpr(score)(*many).jaxpr) // n**2)
 
 
 def _largest(jaxpr: Any) -> int:
