@@ -353,7 +353,7 @@ class Rows(Mask):
     """
 
     mask: Any
-    rows: Int[ArrayLike, " q"]
+    rows: Integer[ArrayLike, " q"]
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
@@ -371,7 +371,7 @@ class Shifted(Mask):
     """
 
     mask: Any
-    start: Int[ArrayLike, ""] = index()
+    start: Integer[ArrayLike, ""] = index()
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))

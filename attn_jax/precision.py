@@ -97,7 +97,7 @@ def difference(one: Num[Array, "..."], other: Num[Array, "..."]) -> Float[Array,
     return jnp.where(larger, size, -size)
 
 
-def _is_integer(array: ArrayLike) -> bool:
+def _is_integer(array: ArrayLike | jnp.dtype) -> bool:
     """Whether an array, not a plain number, holds integers."""
     weak = array.weak_type if isinstance(array, jax.Array) else isinstance(array, int)
     return not weak and jnp.issubdtype(jnp.result_type(array), jnp.integer)

@@ -211,7 +211,7 @@ class Shifted:
     """mod(scores, i + start, j): the mod of queries that stand from `start` on."""
 
     mod: Any
-    start: Int[ArrayLike, ""]
+    start: Integer[ArrayLike, ""]
 
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index

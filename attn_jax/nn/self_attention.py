@@ -295,9 +295,9 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "b q n e"]:
         """What each head sums; in a cache queries stand from `start` on and see none after them."""
         query, key, _ = projected
-        b = query.shape[0]
-        slots = self.slots["normalizer"], query, key, self.slots["score"]
-        chosen = choose_for_heads(self.implementation, *slots)
+        b, normalizer = query.shape[0], self.slots["normalizer"]
+        score = self.slots["score"]
+        chosen = choose_for_heads(self.implementation, normalizer, query, key, score)
         how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
 
         def head(query, key, value, **slots):

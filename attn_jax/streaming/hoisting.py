@@ -23,7 +23,7 @@ class Hoisted:
     call: Callable
     shapes: Any
 
-    def __call__(self, arrays: list[Array], *arguments: Any) -> Any:
+    def __call__(self, arrays: list[Any], *arguments: Any) -> Any:
         return self.call(arrays, *arguments)
 
 
