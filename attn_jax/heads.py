@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Num
 
 from attn_jax import masks, streaming
 from attn_jax.attention import choose
-from attn_jax.checks import all_hold, require
+from attn_jax.checks import all_hold, at_least, require
 from attn_jax.dropout import Dropout
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.streaming import size_for_heads
@@ -125,7 +125,7 @@ def _nested(
     by_head = {name: 0 if part.heads else None for name, part in parts.items()}
     by_example = {name: 0 if part.examples else None for name, part in parts.items()}
     axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
-    innermost = next((level for level, count in enumerate(counts) if count > 1), 0)
+    innermost = next((level for level, count in enumerate(counts) if count != 1), 0)
     for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):
         divides = level == innermost and at_a_time and count % at_a_time == 0
         if at_a_time or count == 1:  # vmap over an axis of one slows XLA's products down on CPUs
@@ -158,12 +158,12 @@ def choose_for_heads(implementation: str, normalizer: Any, query: Array, key: Ar
     pairs = query.shape[-3] * key.shape[-3]
     loops = jax.default_backend() == "cpu" and jax.device_count() == 1
     if implementation == "auto" and loops and streaming.is_online(normalizer):
-        implementation = "streaming" if pairs >= STREAMS else "dense"
+        implementation = "streaming" if at_least(pairs, STREAMS) else "dense"
     implementation = choose(implementation, pairs, normalizer)
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
     block_size = size_for_heads(heads) if streams and not loops else None
-    at_a_time = (2 if pairs <= IN_TWOS else 1) if streams and loops else 0
+    at_a_time = (1 if at_least(pairs, IN_TWOS + 1) else 2) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 
 
@@ -185,7 +185,7 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
             return function(*own[: len(arrays)], rest)
 
         moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
-        (count,) = {len(each) for each in moving if each is not None}
+        (count,) = {each.shape[0] for each in moving if each is not None}
         if count > turn > 1:
 
             def several(here):

@@ -4,6 +4,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from attn_jax.checks import at_least
+
 MANY = 256  # rows, for which turning a kernel pays
 KEPT = "affine"  # what a policy of `jax.checkpoint` may keep, so that no product is made twice
 
@@ -44,7 +46,7 @@ def _product_jvp(primals, tangents):
 
 
 def _turns(rows: Array) -> bool:
-    return jax.default_backend() == "cpu" and rows.shape[0] >= MANY
+    return jax.default_backend() == "cpu" and at_least(rows.shape[0], MANY)
 
 
 def _by_rows(rows: Array, kernel: Array) -> Array:

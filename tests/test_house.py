@@ -17,7 +17,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels slots checks precision positions reach constraints",
+            "kernels slots checks precision positions reach constraints meshes",
             "recurrence position_encodings products",
             "thresholds",
             "scores score_mods masks normalizers dropout",

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
+from attn_jax import meshes
 from attn_jax.checks import require
 from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
@@ -74,12 +76,15 @@ class Slopes(NamedTuple):
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sums(smoothing: float, inputs, kernel, bias, labels, real) -> tuple[Array, Array]:
     """The sum of all losses, and how many rows have their label on top."""
-    return _walk(smoothing, inputs, kernel, bias, labels, real, slopes=False)[0]
+    walk = partial(_walk, smoothing, slopes=False)
+    return meshes.automatic(walk, inputs, kernel, bias, labels, real, specs=PartitionSpec())[0]
 
 
 @_sums.defjvp
 def _sums_jvp(smoothing, primals, tangents):
-    (total, right), slopes = _walk(smoothing, *primals, slopes=True)
+    walk = partial(_walk, smoothing, slopes=True)
+    specs = (PartitionSpec(), Slopes(*meshes.specs_of(primals[:3])))
+    (total, right), slopes = meshes.automatic(walk, *primals, specs=specs)
     (*_, real), (of_inputs, *others) = primals, tangents[:3]
     moves = jnp.where(real[:, None], of_inputs, 0), *others  # a row that is not real takes no NaN
     change = sum(jnp.sum(slope * move) for slope, move in zip(slopes, moves, strict=True))
@@ -88,9 +93,13 @@ def _sums_jvp(smoothing, primals, tangents):
 
 def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tuple[Any, Any]:
     """((sum, right), slopes): one pass over chunks of rows, the real ones first."""
+    together = inputs, kernel, bias, labels, real
+    axes = meshes.axes_of(together)
+    inputs, kernel, bias, labels, real = meshes.varying(together, axes)
     n, features = inputs.shape
     held = HELD if jax.default_backend() == "cpu" else HELD_ELSEWHERE
-    size = min(max(held // bias.size, 64), max(n, 1))
+    size = max(held // bias.size, 64)
+    size = max(n, 1) if isinstance(n, int) and n < size else size
     order = jnp.argsort(~real, stable=True)
     padding = -n % size
 
@@ -124,7 +133,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
 
     zero = jnp.zeros((), bias.dtype), jnp.zeros((), jnp.int32)
     empty = jnp.zeros(kernel.shape, _summed(kernel)), jnp.zeros_like(bias)
-    start = (zero, empty if slopes else None)
+    start = meshes.varying((zero, empty if slopes else None), axes)
     (sums, gradient), of_rows = jax.lax.scan(
         step, start, tuple(map(chunks, (inputs, labels, real)))
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax.attention import attention_weights
+from attn_jax.checks import at_least
 from attn_jax.masks import MaskFunction
 from attn_jax.normalizers import Softmax
 from attn_jax.scores import Kernel
@@ -18,7 +19,7 @@ CHUNK = 2**19  # numbers that a chunk holds: four times as many leave a CPU's ca
 
 def is_whole(queries: int, held: int) -> bool:
     """Whether so many queries, `held` numbers each, need no chunks."""
-    return queries * held < WHOLE
+    return not at_least(queries * held, WHOLE)
 
 
 def held_by_scores(key: Num[ArrayLike, "k d"]) -> int:
@@ -83,7 +84,11 @@ def per_query(
     def of(query, index):
         return statistic(attention_weights(query, key, mask=chosen(mask, index), **slots))
 
-    if jnp.ndim(query) != 2 or jnp.ndim(key) != 2 or is_whole(len(query), len(key)):
+    if (
+        jnp.ndim(query) != 2
+        or jnp.ndim(key) != 2
+        or is_whole(jnp.shape(query)[0], jnp.shape(key)[0])
+    ):
         return statistic(attention_weights(query, key, mask=mask, **slots))
     check(attention_weights, query, key, mask=mask, **slots)
     query, key = jnp.asarray(query), jnp.asarray(key)

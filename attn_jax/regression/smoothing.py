@@ -121,7 +121,7 @@ def smoother(
         again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
         return jnp.where(empty, answer(outside, query, key, score, again), weights)
 
-    if is_whole(len(query), key.size):
+    if is_whole(query.shape[0], key.size):
         return answered()
     return jax.lax.cond(jnp.any(empty), answered, lambda: weights)
 

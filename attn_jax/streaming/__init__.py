@@ -24,14 +24,22 @@ from jaxtyping import Array, Float, Num
 
 from attn_jax import masks
 from attn_jax.checks import require
+from attn_jax.meshes import axes_of, varying
 from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, output_dtype
 from attn_jax.slots import is_pure
 from attn_jax.streaming import forms
-from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
+from attn_jax.streaming.grid import (
+    LOWER,
+    PARTIAL,
+    UPPER,
+    default_size,
+    make_grid,
+    require_known,
+    size_for_heads,
+)
 from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
-from attn_jax.streaming.manual_axes import axes_of, varying
 from attn_jax.streaming.primitive import KEPT
 from attn_jax.streaming.rule import Plan, attend
 
@@ -59,6 +67,7 @@ def stream(
     An Entmax takes about twice as long as a softmax for α = 1.5 and 2, several times as long for
     another α up to 2 or one that is traced, and tens of times beyond 2.
     """
+    require_known(query.shape[0], key.shape[0])
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
     leaves = list(map(_as_jax, leaves))

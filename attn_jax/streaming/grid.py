@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Num
 
 from attn_jax import masks
+from attn_jax.checks import require
 from attn_jax.positions import Block
 from attn_jax.reach import Span
 
@@ -70,6 +71,13 @@ class Grid:
     def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
         """The rows of queries out of their blocks."""
         return blocks.reshape(self.rows * self.size[0], *blocks.shape[2:])[: self.of[0]]
+
+
+def require_known(queries: Any, keys: Any) -> None:
+    """Refuse the symbolic lengths of `jax.export`: the blocks are counted when it is traced."""
+    rule = "have known lengths to stream, in blocks (implementation='dense' takes symbolic ones)"
+    known = isinstance(queries, int) and isinstance(keys, int)
+    require(known, "query and key", rule, f"{queries} queries, {keys} keys")
 
 
 def default_size(
