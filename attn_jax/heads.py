@@ -125,7 +125,7 @@ def _nested(
     by_head = {name: 0 if part.heads else None for name, part in parts.items()}
     by_example = {name: 0 if part.examples else None for name, part in parts.items()}
     axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
-    innermost = next((level for level, count in enumerate(counts) if count != 1), 0)
+    innermost = next((level for level, count in enumerate(counts) if count not in (0, 1)), 0)
     for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):
         divides = level == innermost and at_a_time and count % at_a_time == 0
         if at_a_time or count == 1:  # vmap over an axis of one slows XLA's products down on CPUs
@@ -186,7 +186,7 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
 
         moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
         (count,) = {each.shape[0] for each in moving if each is not None}
-        if count > turn > 1:
+        if 1 < turn < count:
 
             def several(here):
                 own = [jax.tree.map(operator.itemgetter(i), here) for i in range(turn)]
@@ -198,7 +198,7 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
             ]
             results = jax.lax.map(several, turns)
             return jax.tree.map(lambda each: each.reshape(count, *each.shape[2:]), results)
-        if count > 1:
+        if count not in (0, 1):
             return jax.lax.map(one, moving)
         only = one([None if each is None else each[0] for each in moving])
         return jax.tree.map(lambda each: each[None], only)  # a loop would copy all of it

@@ -107,7 +107,7 @@ class _Choice(NamedTuple):
 
 
 def _first(search: Search, beam_size: int, n_best: int) -> _Beam:
-    b, t = len(search.limit), search.max_length
+    b, t = search.limit.shape[0], search.max_length
     zeros = search.zeros(t, b, beam_size)
     slots = zeros[0] + jnp.arange(beam_size, dtype=jnp.int32)[None]
     impossible = jnp.full_like(slots, -jnp.inf, search.dtype)

@@ -89,7 +89,7 @@ def sample(
         forbidden=forbidden,
         deciding=(rng, temperature, top_p),
     )
-    rngs = _row_rngs(rng, len(search.token))
+    rngs = _row_rngs(rng, search.token.shape[0])
 
     def pick(logits, t, rngs, temperature, top_p):
         now = jax.vmap(jax.random.fold_in, (0, None))(rngs, t)
@@ -114,7 +114,7 @@ class _Path(NamedTuple):
 
 def _follow(search: Search, pick: Pick, arrays: tuple[Any, ...]) -> Decoded:
     """Step until every example has ended; `pick` takes a token from the allowed logits."""
-    shape = search.max_length, len(search.token)
+    shape = search.max_length, search.token.shape[0]
     tokens = search.zeros(*shape)
     first = _Path(
         t=jnp.zeros((), jnp.int32),

@@ -215,7 +215,7 @@ def _returned(
     rule = "return the state with the structure, shapes and dtypes that it got"
     if changes := _changes(state, after):
         require(False, "step", rule, changes)
-    rows = len(token)
+    rows = token.shape[0]
     rule = f"return real logits [n, v], n = {rows} here"
     require(_is_table(logits, rows), "step", rule, logits)
     rule = f"return real weights [n, k] or None, n = {rows} here"

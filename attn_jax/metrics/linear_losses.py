@@ -101,11 +101,11 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
     size = max(held // bias.size, 64)
     size = max(n, 1) if isinstance(n, int) and n < size else size
     order = jnp.argsort(~real, stable=True)
-    padding = -n % size
+    count = -(-n // size)
 
     def chunks(array):
-        array = jnp.pad(array[order], [(0, padding), *[(0, 0)] * (array.ndim - 1)])
-        return array.reshape(-1, size, *array.shape[1:])
+        array = jnp.pad(array[order], [(0, count * size - n), *[(0, 0)] * (array.ndim - 1)])
+        return array.reshape(count, size, *array.shape[1:])
 
     of_tokens = turned(kernel)  # rows by rows is faster: `products.product`
 
@@ -139,7 +139,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
     )
     if not slopes:
         return sums, None
-    of_rows = of_rows.reshape(-1, features)[:n]
+    of_rows = of_rows.reshape(count * size, features)[:n]
     of_rows = jnp.zeros_like(of_rows).at[order].set(of_rows, unique_indices=True)
     return sums, Slopes(of_rows, *gradient)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Num
 
 from attn_jax import masks
-from attn_jax.checks import require
+from attn_jax.checks import at_least, require
 from attn_jax.positions import Block
 from attn_jax.reach import Span
 
@@ -122,7 +122,7 @@ def size_for_heads(heads: int) -> tuple[int, int] | None:
     None, the default, for few of them.
     """
     rows, columns = size = 1024, 512
-    while rows * columns * heads > _HELD * 2**6 and columns > 128:
+    while at_least(rows * columns * heads, _HELD * 2**6 + 1) and columns > 128:
         rows, columns = rows // 2, columns // 2
     return None if (rows, columns) == size else (rows, columns)
 
