@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
@@ -88,11 +87,14 @@ def _sums_jvp(smoothing, primals, tangents):
     (*_, real), (of_inputs, *others) = primals, tangents[:3]
     moves = jnp.where(real[:, None], of_inputs, 0), *others  # a row that is not real takes no NaN
     change = sum(jnp.sum(slope * move) for slope, move in zip(slopes, moves, strict=True))
-    return (total, right), (change.astype(total.dtype), np.zeros((), jax.dtypes.float0))
+    return (total, right), (change.astype(total.dtype), jnp.zeros_like(right))
 
 
 def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tuple[Any, Any]:
-    """((sum, right), slopes): one pass over chunks of rows, the real ones first."""
+    """((sum, right), slopes): one pass over chunks of rows, the real ones first.
+
+    `right` is a float: the tangent of an integer has no type inside `jax.shard_map`.
+    """
     together = inputs, kernel, bias, labels, real
     axes = meshes.axes_of(together)
     inputs, kernel, bias, labels, real = meshes.varying(together, axes)
@@ -137,6 +139,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
     (sums, gradient), of_rows = jax.lax.scan(
         step, start, tuple(map(chunks, (inputs, labels, real)))
     )
+    sums = sums[0], sums[1].astype(bias.dtype)
     if not slopes:
         return sums, None
     of_rows = of_rows.reshape(count * size, features)[:n]

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
 from attn_jax.checks import all_hold, require
+from attn_jax.meshes import gathered
 from attn_jax.normalizers import Softmax, softmax
 from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, output_dtype
@@ -183,7 +184,7 @@ def leave_one_out(
         is_other = rows[i] != j
         return is_other if mask is None else is_other & mask(rows[i], j)
 
-    return kernel_regression(key[rows], key, value, mask=left_out, **options)
+    return kernel_regression(gathered(key, rows), key, value, mask=left_out, **options)
 
 
 def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:

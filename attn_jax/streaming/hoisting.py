@@ -13,6 +13,8 @@ import jax.extend.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.meshes import varying
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hoisted:
@@ -28,6 +30,8 @@ class Hoisted:
 def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     """Trace a function at arguments like the examples; beside it, the arrays that it closes over.
 
+    Inside `jax.shard_map` no argument may vary over more axes than its example.
+
     Half-precision arrays are handed out in float32: what a loop adds to their derivative is then
     rounded once, at its end.
     """
@@ -40,7 +44,9 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
             each.astype(dtype) if is_float(each) else each
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
-        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *jax.tree.leaves(arguments))
+        typed = zip(jax.tree.leaves(arguments), closed.in_avals, strict=True)
+        arguments = [varying(each, like.manual_axis_type.varying) for each, like in typed]
+        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *arguments)
         return structure.unflatten(leaves)
 
     return Hoisted(call, shapes), [widened(each) for each in closed.consts]
