@@ -53,6 +53,19 @@ def alike(tree: Any, other: Any) -> Any:
     return jax.tree.map(one, tree, other)
 
 
+def settled(step: Callable[[Any], Any], carry: Any) -> Any:
+    """The first carry of a loop, typed as its steps, carry -> carry, leave it.
+
+    >>> settled(lambda x: x + 1.0, jnp.zeros(1)).tolist()
+    [0.0]
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.manual_axes or mesh.explicit_axes:
+        for _ in mesh.axis_names:  # each time one more at least, or it is done
+            carry = alike(carry, jax.eval_shape(step, carry))
+    return carry
+
+
 def spec(array: Any, axis: int = 0) -> Any:
     """What an explicit mesh shards this axis of an array over; None: nothing."""
     sharding = jax.typeof(array).sharding
@@ -77,6 +90,11 @@ def automatic(function: Callable, *arguments: Any, specs: Any) -> Any:
     return run(*jax.tree.map(jnp.asarray, arguments))
 
 
+def is_explicit(tree: Any) -> bool:
+    """Whether the arrays are on an explicit mesh."""
+    return _explicit_mesh(tree) is not None
+
+
 def specs_of(tree: Any) -> Any:
     """How an explicit mesh shards each array of the tree."""
     return jax.tree.map(lambda x: jax.typeof(x).sharding.spec, tree)
@@ -87,6 +105,11 @@ def _explicit_mesh(tree: Any) -> Any:
     meshes = [jax.sharding.get_abstract_mesh()]
     meshes += [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(tree)]
     return next((mesh for mesh in meshes if mesh.explicit_axes), None)
+
+
+def everywhere(array: Array) -> Array:
+    """The array, not sharded over an explicit mesh: what any index may reach."""
+    return automatic(lambda array: array, array, specs=PartitionSpec())
 
 
 def gathered(table: Array, index: Array) -> Array:

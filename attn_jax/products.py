@@ -5,6 +5,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from attn_jax.checks import at_least
+from attn_jax.meshes import is_explicit
 
 MANY = 256  # rows, for which turning a kernel pays
 KEPT = "affine"  # what a policy of `jax.checkpoint` may keep, so that no product is made twice
@@ -18,6 +19,9 @@ def affine(
     >>> affine(*map(jax.numpy.ones, ((2, 1, 3), (3, 1), 1))).tolist()
     [[[4.0]], [[4.0]]]
     """
+    if is_explicit((inputs, kernel)):  # where axes that are sharded do not become one
+        outputs = checkpoint_name(inputs @ kernel, KEPT)
+        return outputs if bias is None else outputs + bias.reshape((1,) * (inputs.ndim - 1) + (-1,))
     rows = checkpoint_name(product(inputs.reshape(-1, inputs.shape[-1]), kernel), KEPT)
     if bias is not None:
         rows = rows + bias[None]

@@ -100,12 +100,14 @@ def search(function, **options):
 
     def run(shared, batch):
         def step(token, state):
-            read = jnp.einsum("bv,bvh->bh", jax.nn.one_hot(token, 5), batch["table"])
+            read = jnp.einsum("bv,bvh->bh", jax.nn.one_hot(token, 5), state["table"])
             hidden = jnp.tanh(state["hidden"] @ shared["recurrent"] + read)
             weights = softmax(hidden[:, :3])
-            return hidden @ shared["output"] + state["bias"], {**state, "hidden": hidden}, weights
+            logits = hidden @ shared["output"] + state["bias"] + closed_over
+            return logits, {**state, "hidden": hidden}, weights
 
-        state = {name: batch[name] for name in ("hidden", "bias")}
+        closed_over = 0.0 * jnp.sum(batch["hidden"], axis=None)
+        state = {name: batch[name] for name in ("hidden", "bias", "table")}
         given = {"rng": jax.vmap(jax.random.key)(batch["seed"])} if "temperature" in options else {}
         found = function(step, state, start=START, end=END, max_length=6, **given, **options)
         return found._asdict()

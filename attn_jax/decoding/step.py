@@ -123,7 +123,7 @@ def prepare(
         state = meshes.automatic(
             lambda state: jax.tree.map(repeated, state), state, specs=meshes.specs_of(state)
         )
-    token, state, logits, weights = _settled(step, token, state)
+    token, state, logits, weights = _settled(step, token, state, moves=copies > 1)
     _require_tokens(end, forbidden, logits.shape[1])
     limit = meshes.automatic(lambda limit: limit, limit, specs=by_example)
     return Search(
@@ -188,15 +188,17 @@ def _sharding(arrays: tuple[Any, ...]) -> PartitionSpec:
     return PartitionSpec(next((each for each in found if each is not None), None))
 
 
-def _settled(step: Step, token: Int[Array, " n"], state: Any) -> tuple[Any, ...]:
+def _settled(step: Step, token: Int[Array, " n"], state: Any, *, moves: bool) -> tuple[Any, ...]:
     """Token and state, typed as a step leaves them, and the types of its logits and weights.
 
     Inside `jax.shard_map` a step's results vary over what it closes over too, and its next token
-    over the axes of its logits.
+    over the axes of its logits; a state that moves between hypotheses follows the tokens.
     """
     while True:
         logits, after, weights = _returned(step, token, state)
         wider = meshes.varying(token, meshes.axes_of(logits)), meshes.alike(state, after)
+        if moves:
+            wider = wider[0], meshes.varying(wider[1], meshes.axes_of(wider[0]))
         before = list(map(meshes.axes_of, jax.tree.leaves((token, state))))
         token, state = wider
         if before == list(map(meshes.axes_of, jax.tree.leaves(wider))):

@@ -53,15 +53,21 @@ def linear_cross_entropy(
     fits = inputs.ndim > 0 and kernel.shape == (*inputs.shape[-1:], *bias.shape)
     require(fits and bias.ndim == 1 and bias.size > 0, "inputs, kernel and bias", rule, shapes)
     labels, real = losses.checked_labels(labels, where, inputs.shape[:-1], bias.size)
+    sharded = (meshes.spec(inputs, axis) for axis in range(inputs.ndim - 1))
+    by_row = PartitionSpec(next((each for each in sharded if each is not None), None))
     # as inputs W + b promotes; half-precision ones stay, and are summed in float32
     dtype = jnp.promote_types(inputs.dtype, kernel.dtype)
     bias = bias.astype(accumulation_dtype(inputs, kernel, bias))
     kernel = kernel.astype(dtype)
-    rows = inputs.reshape(-1, inputs.shape[-1]).astype(dtype)
-    total, right = _sums(smooth, rows, kernel, bias, labels.ravel(), real.ravel())
+    rows, labels, real = meshes.automatic(_flat, inputs.astype(dtype), labels, real, specs=by_row)
+    total, right = _sums(smooth, rows, kernel, bias, labels, real)
     tokens = jnp.sum(real)
     count = jnp.maximum(tokens, 1)
     return total / count, {"accuracy": right / count, "tokens": tokens}
+
+
+def _flat(rows: Array, *numbers: Array) -> tuple[Array, ...]:
+    return rows.reshape(-1, rows.shape[-1]), *(each.ravel() for each in numbers)
 
 
 class Slopes(NamedTuple):

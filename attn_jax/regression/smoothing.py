@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
 from attn_jax.checks import all_hold, require
-from attn_jax.meshes import gathered
+from attn_jax.meshes import everywhere, gathered
 from attn_jax.normalizers import Softmax, softmax
 from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, output_dtype
@@ -180,9 +180,11 @@ def leave_one_out(
     if hasattr(mask, "check"):
         mask.check(len(key), len(key))
 
+    own = everywhere(rows)
+
     def left_out(i, j):
-        is_other = rows[i] != j
-        return is_other if mask is None else is_other & mask(rows[i], j)
+        is_other = own[i] != j
+        return is_other if mask is None else is_other & mask(own[i], j)
 
     return kernel_regression(gathered(key, rows), key, value, mask=left_out, **options)
 

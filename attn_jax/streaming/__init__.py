@@ -161,8 +161,8 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         if has_half:
             add_dropout("drop half", half=True)
     if form.has_pivot:
-        at = jnp.zeros((), int), jnp.zeros((), int), jnp.ones((), bool)
-        add("pair", of_pair, query[0], key[0], *varying(at, axes_of(together)))
+        index = varying(jnp.zeros_like(query[0, 0], int), axes_of(together))
+        add("pair", of_pair, query[0], key[0], index, index, index == 0)
     parameters, parts = jax.tree.flatten(normalizer)
     learned = [  # a plain number has the scores' dtype, whatever it is traced as
         None if not isinstance(x, jax.Array) else x.astype(dtype) if x.weak_type else widened(x)
