@@ -19,6 +19,7 @@ from attn_jax import masks, streaming
 from attn_jax.attention import choose
 from attn_jax.checks import all_hold, at_least, require
 from attn_jax.dropout import Dropout
+from attn_jax.meshes import beside
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.streaming import size_for_heads
 
@@ -81,6 +82,9 @@ def over_heads(
     every_head = _nested(one_head, (n // k, k, b), parts, at_a_time)
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
+    of_examples = {name: part.array for name, part in parts.items() if part.examples}
+    by_group, key, value, *own = beside([by_group, key, value, *of_examples.values()])
+    arrays |= dict(zip(of_examples, own, strict=True))
     results = every_head(by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays)
 
     def whole(result):  # [B, K, G, T, …]

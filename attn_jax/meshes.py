@@ -8,7 +8,7 @@ a scatter or a sort over a sharded axis has none that JAX could derive: `automat
 compiler find one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -105,6 +105,20 @@ def _explicit_mesh(tree: Any) -> Any:
     meshes = [jax.sharding.get_abstract_mesh()]
     meshes += [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(tree)]
     return next((mesh for mesh in meshes if mesh.explicit_axes), None)
+
+
+def beside(arrays: Sequence[Array]) -> list[Array]:
+    """The arrays, their first axes sharded as that of the first that is: vmap needs one way."""
+    axis = next((spec(each) for each in arrays if spec(each) is not None), None)
+    if axis is None:
+        return list(arrays)
+
+    def placed(array):
+        others = (spec(array, n) for n in range(1, array.ndim))
+        own = [None if set(_names(axis)).intersection(_names(each)) else each for each in others]
+        return automatic(lambda array: array, array, specs=PartitionSpec(axis, *own))
+
+    return [each if spec(each) == axis else placed(each) for each in arrays]
 
 
 def everywhere(array: Array) -> Array:

@@ -109,7 +109,7 @@ def prepare(
     state = jax.tree.map(jnp.asarray, state)
     b = _examples(state, start)
     limit = _limits(limit, b, max_length)
-    by_example = _sharding((start, limit, *jax.tree.leaves(state)))
+    known = _sharding((start, limit, *jax.tree.leaves(state)))
 
     def repeated(array):
         return jnp.repeat(array, copies, axis=0) if copies > 1 else array
@@ -117,7 +117,7 @@ def prepare(
     def first(start):
         return repeated(jnp.broadcast_to(jnp.asarray(start, jnp.int32), (b,)))
 
-    token = meshes.automatic(first, start, specs=by_example)
+    token = meshes.automatic(first, start, specs=known)
     token = meshes.varying(token, meshes.axes_of((token, limit, deciding)))
     if copies > 1:
         state = meshes.automatic(
@@ -125,7 +125,8 @@ def prepare(
         )
     token, state, logits, weights = _settled(step, token, state, moves=copies > 1)
     _require_tokens(end, forbidden, logits.shape[1])
-    limit = meshes.automatic(lambda limit: limit, limit, specs=by_example)
+    by_example = _sharding((limit, token, logits))
+    token, limit = meshes.automatic(lambda *both: both, token, limit, specs=by_example)
     return Search(
         step=step,
         token=token,
