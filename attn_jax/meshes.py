@@ -121,6 +121,12 @@ def beside(arrays: Sequence[Array]) -> list[Array]:
     return [each if spec(each) == axis else placed(each) for each in arrays]
 
 
+def regrouped(array: Array, shape: tuple[int, ...]) -> Array:
+    """array.reshape(shape), the first axis sharded as before: groups of rows become one axis."""
+    by_row = PartitionSpec(spec(array))
+    return automatic(lambda array: array.reshape(shape), array, specs=by_row)
+
+
 def everywhere(array: Array) -> Array:
     """The array, not sharded over an explicit mesh: what any index may reach."""
     return automatic(lambda array: array, array, specs=PartitionSpec())
