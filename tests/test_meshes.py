@@ -200,7 +200,6 @@ CASES = {
     "softmax": lambda: attend(lambda shared, _: Softmax(shared), mask=Causal(2)),
     "sigmoid": lambda: attend(lambda shared, _: Sigmoid(shared)),
     "sparsemax": lambda: attend(lambda *_: Sparsemax()),
-    "steep entmax": lambda: attend(lambda *_: Entmax(3.0)),
     "alpha of each": lambda: attend(lambda _, alpha: Entmax(alpha)),
     "alpha of all": lambda: attend(lambda shared, _: Entmax(shared)),
     "rows": lambda: Case(

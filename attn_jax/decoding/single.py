@@ -69,7 +69,7 @@ def sample(
     `top_k` leaves the k most probable tokens (Fan et al. 2018), then `top_p` the fewest of them
     that hold this share of what is left (the nucleus: Holtzman et al. 2020). An example's draws
     depend on its key and the step alone; one `rng` is folded with each example's place in the
-    batch.
+    batch (inside `jax.shard_map` that is the shard: give each example its key there).
 
     >>> def step(token, state):
     ...     return jnp.zeros((2, 4)), state, None

@@ -38,14 +38,14 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
     jaxpr, structure = closed.jaxpr, jax.tree.structure(shapes)
     dtypes = [jnp.result_type(each) for each in closed.consts]
+    axes = [each.manual_axis_type.varying for each in closed.in_avals]
 
     def call(arrays, *arguments):
         arrays = [
             each.astype(dtype) if is_float(each) else each
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
-        typed = zip(jax.tree.leaves(arguments), closed.in_avals, strict=True)
-        arguments = [varying(each, like.manual_axis_type.varying) for each, like in typed]
+        arguments = map(varying, jax.tree.leaves(arguments), axes)
         leaves = jax.core.eval_jaxpr(jaxpr, arrays, *arguments)
         return structure.unflatten(leaves)
 
