@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import cudnn, masks, streaming
-from attn_jax.checks import as_array, require, require_function
+from attn_jax.checks import as_array, at_least, require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
 from attn_jax.pairs import attended, block_scores
@@ -172,7 +172,8 @@ def choose(implementation: str, pairs: int, normalizer: Any) -> str:
     """
     if implementation != "auto":
         return implementation
-    return "streaming" if pairs >= _CROSSOVER and streaming.has_form(normalizer) else "dense"
+    streams = at_least(pairs, _CROSSOVER) and streaming.has_form(normalizer)
+    return "streaming" if streams else "dense"
 
 
 def pairs_of(score: Score, query: Any, key: Any) -> int:
@@ -220,7 +221,7 @@ def _attend(
     pairs = pairs_of(slots["score"], query, key) if implementation == "auto" else 0
     if choose(implementation, pairs, slots["normalizer"]) == "streaming":
         slots["normalizer"] = streaming.as_slot(slots["normalizer"])
-        if query.shape[0] * key.shape[0]:
+        if query.shape[0] * key.shape[0] != 0:
             options = {"dropout": dropout, "block_size": block_size}
             return streaming.stream(query, key, value, **slots, **options)
     score, normalizer, score_mod, mask = (

@@ -90,6 +90,16 @@ def all_hold(value: Any, rule) -> bool:
     return known is None or bool(np.all(rule(known)))
 
 
+def at_least(size: Any, least: int) -> bool:
+    """Whether a size is known and ≥ least: False for a symbolic dimension of `jax.export`.
+
+    >>> import jax.export
+    >>> at_least(3, 3), at_least(jax.export.symbolic_shape("b")[0], 3)
+    (True, False)
+    """
+    return isinstance(size, int | np.integer) and bool(size >= least)
+
+
 def require_function(value: Any, argument: str, form: str) -> None:
     """Refuse what cannot be called, and a slot's class where an instance was meant.
 

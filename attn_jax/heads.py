@@ -17,8 +17,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import masks, streaming
 from attn_jax.attention import choose, pairs_of
-from attn_jax.checks import all_hold, as_array, require
+from attn_jax.checks import all_hold, as_array, at_least, require
 from attn_jax.dropout import Dropout
+from attn_jax.meshes import beside
 from attn_jax.precision import computable
 from attn_jax.score_mods import Bias, ScoreMod, chain
 from attn_jax.scores import ScaledDot, Score
@@ -74,6 +75,9 @@ def over_heads(
     parts = {name: part for name, part in parts.items() if part is not None}
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
+    of_examples = {name: part.array for name, part in parts.items() if part.examples}
+    by_group, key, value, *own = beside([by_group, key, value, *of_examples.values()])
+    arrays |= dict(zip(of_examples, own, strict=True))
     inputs = by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays
     axes = {name: (part.examples, part.heads) for name, part in parts.items()}
     own = jax.tree.map(lambda _: 0, own_slots)  # what they look like
@@ -145,7 +149,7 @@ def _nested(
     by_head = {name: 0 if heads else None for name, (_, heads) in has.items()}
     by_example = {name: 0 if examples else None for name, (examples, _) in has.items()}
     axes = (0, None, None, by_head), (0, 0, 0, by_head), (0, 0, 0, by_example)
-    innermost = next((level for level, count in enumerate(counts) if count > 1), 0)
+    innermost = next((level for level, count in enumerate(counts) if count not in (0, 1)), 0)
     for level, (count, in_axes) in enumerate(zip(counts, axes, strict=True)):
         divides = level == innermost and at_a_time and count % at_a_time == 0
         if at_a_time or count == 1:  # vmap over an axis of one slows XLA's products down on CPUs
@@ -180,7 +184,7 @@ def choose_for_heads(
     pairs = query.shape[-3] * key.shape[-3]
     loops = jax.default_backend() == "cpu" and jax.device_count() == 1
     if implementation == "auto" and loops and streaming.is_online(normalizer):
-        implementation = "streaming" if pairs >= STREAMS else "auto"
+        implementation = "streaming" if at_least(pairs, STREAMS) else "auto"
     one_head = [
         jax.ShapeDtypeStruct((each.shape[-3], each.shape[-1]), each.dtype) for each in (query, key)
     ]
@@ -189,7 +193,7 @@ def choose_for_heads(
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
     block_size = size_for_heads(heads) if streams and not loops and held == pairs else None
-    at_a_time = (2 if pairs <= IN_TWOS else 1) if streams and loops else 0
+    at_a_time = (1 if at_least(pairs, IN_TWOS + 1) else 2) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 
 
@@ -211,8 +215,8 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
             return function(*own[: len(arrays)], rest)
 
         moving = [each if moves else None for each, moves in zip(every, moves, strict=True)]
-        (count,) = {len(each) for each in moving if each is not None}
-        if count > turn > 1:
+        (count,) = {each.shape[0] for each in moving if each is not None}
+        if 1 < turn < count:
 
             def several(here):
                 own = [jax.tree.map(operator.itemgetter(i), here) for i in range(turn)]
@@ -224,7 +228,7 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
             ]
             results = jax.lax.map(several, turns)
             return jax.tree.map(lambda each: each.reshape(count, *each.shape[2:]), results)
-        if count > 1:
+        if count not in (0, 1):
             return jax.lax.map(one, moving)
         only = one([None if each is None else each[0] for each in moving])
         return jax.tree.map(lambda each: each[None], only)  # a loop would copy all of it

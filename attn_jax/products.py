@@ -4,6 +4,9 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from attn_jax.checks import at_least
+from attn_jax.meshes import is_explicit
+
 MANY = 256  # rows, for which turning a kernel pays
 KEPT = "affine"  # what a policy of `jax.checkpoint` may keep, so that no product is made twice
 
@@ -16,6 +19,9 @@ def affine(
     >>> affine(*map(jax.numpy.ones, ((2, 1, 3), (3, 1), 1))).tolist()
     [[[4.0]], [[4.0]]]
     """
+    if is_explicit((inputs, kernel)):  # where axes that are sharded do not become one
+        outputs = checkpoint_name(inputs @ kernel, KEPT)
+        return outputs if bias is None else outputs + bias.reshape((1,) * (inputs.ndim - 1) + (-1,))
     rows = checkpoint_name(product(inputs.reshape(-1, inputs.shape[-1]), kernel), KEPT)
     if bias is not None:
         rows = rows + bias[None]
@@ -44,7 +50,7 @@ def _product_jvp(primals, tangents):
 
 
 def _turns(rows: Array) -> bool:
-    return jax.default_backend() == "cpu" and rows.shape[0] >= MANY
+    return jax.default_backend() == "cpu" and at_least(rows.shape[0], MANY)
 
 
 def _by_rows(rows: Array, kernel: Array) -> Array:

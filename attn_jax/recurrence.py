@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax.meshes import settled
+
 
 class LSTMState(NamedTuple):
     """What an LSTM carries: what it shows, and its memory."""
@@ -102,6 +104,7 @@ def over_time(
         return _where(here, moved, state), _where(here, shown, jax.tree.map(jnp.zeros_like, shown))
 
     xs = inputs if real is None else (inputs, real)
+    initial = settled(lambda state: body(state, jax.tree.map(lambda each: each[0], xs))[0], initial)
     final, outputs = jax.lax.scan(body, initial, xs, reverse=reverse)
     return outputs, final
 

@@ -199,7 +199,7 @@ class Kernel:
             columns = query[:, None, feature], key[None, :, feature]
             far, square = _squares(*columns, bandwidth[feature])
             near, any_far = near + square, far | any_far
-        return jnp.broadcast_to(jnp.where(any_far, jnp.inf, near), (len(query), len(key)))
+        return jnp.broadcast_to(jnp.where(any_far, jnp.inf, near), (query.shape[0], key.shape[0]))
 
     def check(self, query: Array, key: Array) -> None:
         """Raise ValueError where the slot does not fit the arrays."""

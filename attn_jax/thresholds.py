@@ -30,14 +30,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from attn_jax.checks import all_hold, concrete, require, require_scalar
+from attn_jax.meshes import axes_of, varying
 
 ALPHA_LIMIT = 16.0
 
 Rows = Float[Array, "*rows k"]
 PerRow = Float[Array, "*rows 1"]
+Allowed = Bool[Array, "*rows k"]
 
 
 def require_alpha(alpha: Any) -> None:
@@ -48,31 +50,44 @@ def require_alpha(alpha: Any) -> None:
     require(supported, "alpha", rule, alpha)
 
 
-def entmax_rows(scores: Rows, alpha: Any) -> Rows:
+def entmax_rows(scores: Rows, alpha: Any, allowed: Allowed | None = None) -> Rows:
     """Entmax of each row; -inf is masked, and an empty row's weights are for the caller to clear.
 
-    The solver is chosen where alpha is concrete; a traced alpha chooses at run time and gives NaN
-    outside the supported range.
+    What is not `allowed` is masked too. The solver is chosen where alpha is concrete; a traced
+    alpha chooses at run time and gives NaN outside the supported range. It is compiled once for
+    equal shapes, also where the caller is not.
     """
     if scores.shape[-1] == 0:
         return scores
-    # A comparison would drop a NaN from the support; it has to show, and so has ∞, as ∞ - ∞ does.
-    top = jnp.max(scores, axis=-1, keepdims=True)
-    nan = jnp.isnan(top) | (top == jnp.inf)
-    return jnp.where(nan, jnp.nan, _finite_rows(jnp.where(nan, 0.0, scores), alpha))
-
-
-def _finite_rows(scores: Rows, alpha: Any) -> Rows:
     known = concrete(alpha)
     if known is None:
-        alpha = jnp.asarray(alpha, scores.dtype)
-        weights = _deformed(_either, scores, alpha - 1)
-        return jnp.where((alpha > 1) & (alpha <= ALPHA_LIMIT), weights, jnp.nan)
+        return _rows(_either, scores, alpha, allowed)
     a = float(known) - 1  # in double precision also for float32 scores
     solve = {0.5: _quadratic, 1.0: _linear}.get(a, _from_top if a <= 1 else _from_bottom)
     # An array keeps its place in the graph, so that a concrete alpha is differentiated too.
-    a = jnp.asarray(a, scores.dtype) if isinstance(alpha, (int, float, np.ndarray)) else alpha - 1
-    return _deformed(solve, scores, jnp.asarray(a, scores.dtype))
+    a = a if isinstance(alpha, (int, float, np.ndarray, np.generic)) else alpha - 1
+    return _rows(solve, scores, a, allowed)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _rows(solve: Callable, scores: Rows, a: Any, allowed: Allowed | None) -> Rows:
+    """`entmax_rows` by this solver, for α - 1; `_either` gets α itself."""
+    if allowed is not None:
+        scores = jnp.where(allowed, scores, -jnp.inf)
+    # A comparison would drop a NaN from the support; it has to show, and so has ∞, as ∞ - ∞ does.
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    nan = jnp.isnan(top) | (top == jnp.inf)
+    a = jnp.asarray(a, scores.dtype)
+    if solve is _either:
+        nan |= ~((a > 1) & (a <= ALPHA_LIMIT))
+        a = a - 1
+    weights = _deformed(solve, *_together(jnp.where(nan, 0.0, scores), a))
+    return jnp.where(nan, jnp.nan, weights)
+
+
+def _together(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays, all varying over the same axes of `jax.shard_map`, as loops and branches need."""
+    return varying(arrays, axes_of(arrays))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -188,25 +203,32 @@ def _newton(weights_and_slope: Callable[[PerRow], tuple[Rows, PerRow]], start: P
     """Fall from `start` to the root of F(v) = 1, row by row, until no row falls further."""
 
     def falls(state):
-        step, _, falling = state
-        return (step < _most_steps(k, start.dtype)) & jnp.any(falling)
+        left, _ = state
+        return jnp.any(left > 0)
 
     def fall(state):
-        step, v, _ = state
+        left, v = state
         weights, slope = weights_and_slope(v)
         excess = jnp.sum(weights, axis=-1, keepdims=True) - 1
         lower = v - excess / jnp.maximum(slope, 1.0)  # F' ≥ 1 but for an empty row
         falling = (lower < v) & (lower > 0)
-        return step + 1, jnp.where(falling, lower, v), falling
+        return jnp.where(falling, left - 1, 0), jnp.where(falling, lower, v)
 
-    _, v, _ = jax.lax.while_loop(falls, fall, (0, start, start > 0))
+    # a count of steps for each row: one for all has no sharding that a vmap could extend
+    steps = jnp.full_like(start, _most_steps(k, start.dtype), jnp.int32)
+    _, v = jax.lax.while_loop(falls, fall, (steps, start))
     return weights_and_slope(v)[0]
 
 
 def _most_steps(k: int, dtype: jnp.dtype) -> int:
     """Steps within which (F - 1) F' falls from k² to the rounding of F, a fourfold drop each."""
     digits = -math.log2(float(jnp.finfo(dtype).eps))
-    return math.ceil((2 * math.log2(max(k, 2)) + digits) / 2) + 2
+    return math.ceil((2 * _log2(k) + digits) / 2) + 2
+
+
+def _log2(k: int) -> float:
+    """log₂ k, 1 at least; that of the most keys there can be where the length is symbolic."""
+    return math.log2(max(k, 2)) if isinstance(k, int) else 31.0
 
 
 def _shifted(scores: Rows, a: Float[Array, ""]) -> tuple[Rows, PerRow]:
@@ -269,9 +291,9 @@ def _from_bottom(scores: Rows, a: Float[Array, ""]) -> Rows:
         return jnp.sum(_power(a * above, 1 / a), axis=-1, keepdims=True)
 
     # The support is the near scores whose mass above is < 1: a prefix of the sorted ones.
-    last = jnp.zeros(top.shape, jnp.int32)
+    last = jnp.zeros_like(top, jnp.int32)
     beyond = jnp.sum(near, axis=-1, keepdims=True, dtype=jnp.int32)
-    for _ in range(math.ceil(math.log2(max(k, 2))) + 1):
+    for _ in range(math.ceil(_log2(k)) + 1):
         middle = (last + beyond) // 2
         supported = mass_above(jnp.take_along_axis(descending, middle, axis=-1)) < 1
         last, beyond = jnp.where(supported, middle, last), jnp.where(supported, beyond, middle)

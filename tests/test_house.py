@@ -17,7 +17,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels checks precision positions reach integers constraints",
+            "kernels checks precision positions reach integers constraints meshes",
             "recurrence position_encodings products slots",
             "thresholds",
             "scores score_mods masks normalizers dropout",

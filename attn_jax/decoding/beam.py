@@ -1,5 +1,6 @@
 """Beam search: the most probable hypotheses of each example, approximately."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from attn_jax import meshes
 from attn_jax.checks import all_hold, require, require_scalar
 from attn_jax.decoding.choices import allowed_only, log_probabilities
 from attn_jax.decoding.hypotheses import History, Hypotheses
@@ -59,13 +61,27 @@ def beam_search(
         limit=limit,
         forbidden=forbidden,
         copies=beam_size,
+        deciding=length_penalty,
     )
-    last = jax.lax.while_loop(
-        lambda beam: jnp.any(beam.running),
-        lambda beam: _advance(search, length_penalty, beam),
-        _first(search, beam_size, n_best),
+
+    def body(beam):
+        logits, state, weights = search.step(beam.tokens.reshape(-1), beam.state)
+        rest = beam._replace(state=())
+        after, parents = meshes.automatic(
+            functools.partial(_advance, search),
+            *(rest, logits, weights, search.limit, length_penalty),
+            specs=(meshes.specs_of(rest), search.by_example),
+        )
+        state = _reordered(beam.state, state, parents)
+        return meshes.alike(after._replace(state=state), beam)
+
+    first = _first(search, beam_size, n_best)
+    last = jax.lax.while_loop(lambda beam: jnp.any(beam.running), body, first)
+    return meshes.automatic(
+        functools.partial(_decoded, search),
+        *(length_penalty, last._replace(state=())),
+        specs=search.by_example,
     )
-    return _decoded(search, length_penalty, last)
 
 
 class _Beam(NamedTuple):
@@ -91,43 +107,54 @@ class _Choice(NamedTuple):
 
 
 def _first(search: Search, beam_size: int, n_best: int) -> _Beam:
-    b, t = len(search.limit), search.max_length
-    zeros = jnp.zeros((t, b, beam_size), jnp.int32)
-    slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (b, beam_size))
-    none = Hypotheses(jnp.full((b, beam_size), -jnp.inf, search.dtype), zeros[0], slots)
+    b, t = search.limit.shape[0], search.max_length
+    zeros = search.zeros(t, b, beam_size)
+    slots = zeros[0] + jnp.arange(beam_size, dtype=jnp.int32)[None]
+    impossible = jnp.full_like(slots, -jnp.inf, search.dtype)
+    none = Hypotheses(impossible, zeros[0], slots)
     # All slots begin alike: only one of them is a hypothesis, or each would be followed s times.
-    first = none.log_probabilities.at[:, 0].set(0.0)
+    first = jnp.where(slots == 0, jnp.zeros_like(impossible), impossible)
     return _Beam(
         t=jnp.zeros((), jnp.int32),
         tokens=search.token.reshape(b, beam_size),
         state=search.state,
         running=search.limit > 0,
-        failure=jnp.zeros(b, search.dtype),
+        failure=jnp.zeros_like(search.limit, search.dtype),
         live=none._replace(log_probabilities=first),
-        finished=none.take(slots[:, :n_best]),
+        finished=jax.tree.map(lambda part: part[:, :n_best], none),
         history=History(zeros, zeros, search.buffer(t, b, beam_size)),
     )
 
 
-def _advance(search: Search, length_penalty: Float[ArrayLike, ""] | int, beam: _Beam) -> _Beam:
-    """One step of every hypothesis; examples that are done keep what they have."""
-    logits, state, weights = search.step(beam.tokens.reshape(-1), beam.state)
+def _advance(
+    search: Search,
+    beam: _Beam,
+    logits: Float[Array, "n v"],
+    weights: Float[Array, "n k"] | None,
+    limit: Int[Array, " b"],
+    length_penalty: Float[ArrayLike, ""] | int,
+) -> tuple[_Beam, Int[Array, "b s"]]:
+    """After a step of every hypothesis, and the slots that they go on from.
+
+    Examples that are done keep what they have.
+    """
     choice = _choose(search, beam, logits.astype(search.dtype))
     going = beam.running & (choice.failure == 0)
     live, ended = _parted(search, beam, choice, going)
     n_best = beam.finished.slots.shape[1]
     finished = beam.finished.beside(ended).best(n_best, length_penalty, longest=beam.t + 1)
-    hope = _can_win(live, finished, search.limit, length_penalty)
-    return _Beam(
+    hope = _can_win(live, finished, limit, length_penalty)
+    after = _Beam(
         t=beam.t + 1,
         tokens=choice.tokens,
-        state=_reordered(beam.state, state, choice.parents),
-        running=going & hope & (beam.t + 1 < search.limit),
+        state=beam.state,
+        running=going & hope & (beam.t + 1 < limit),
         failure=jnp.where(beam.running, choice.failure, beam.failure),
         live=live,
         finished=finished,
         history=beam.history.write(beam.t, choice.tokens, choice.parents, weights),
     )
+    return after, choice.parents
 
 
 def _choose(search: Search, beam: _Beam, logits: Float[Array, "n v"]) -> _Choice:
@@ -165,12 +192,17 @@ def _parted(
 
 def _reordered(before: Any, after: Any, parents: Int[Array, "b s"]) -> Any:
     """The state of each slot's parent."""
-    b, s = parents.shape
-    rows = (parents + s * jnp.arange(b, dtype=jnp.int32)[:, None]).reshape(-1)
+
+    def of_parents(new, parents):
+        b, s = parents.shape
+        rows = (parents + s * jnp.arange(b, dtype=jnp.int32)[:, None]).reshape(-1)
+        return new.at[rows].get(mode="promise_in_bounds")
 
     def reordered(old, new):
         # Handed on untouched, it is the same in all slots of an example: nothing to move.
-        return old if new is old else new.at[rows].get(mode="promise_in_bounds")
+        if new is old:
+            return old
+        return meshes.automatic(of_parents, new, parents, specs=meshes.specs_of(old))
 
     return jax.tree.map(reordered, before, after)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
+from attn_jax import meshes
 from attn_jax.decoding.choices import best_token
 
 
@@ -43,13 +44,15 @@ def nucleus(logits: Float[Array, "n c"], top_p: Float[ArrayLike, ""] | int) -> B
     >>> nucleus(jnp.log(jnp.array([[0.125, 0.5, 0.125, 0.25]])), 0.6).tolist()
     [[False, True, False, True]]
     """
+    top_p = jnp.asarray(top_p, logits.dtype)
+    logits, top_p = meshes.varying((logits, top_p), meshes.axes_of((logits, top_p)))
     share = jax.nn.softmax(logits, axis=-1)
 
     def halve(_, bounds):
         low, high = bounds  # what is above low suffices, what is above high does not
         middle = (low + high) / 2
         above = jnp.sum(jnp.where(share > middle, share, 0.0), axis=-1, keepdims=True)
-        enough = above >= jnp.asarray(top_p, share.dtype)
+        enough = above >= top_p
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
     high = jnp.max(share, axis=-1, keepdims=True)
@@ -57,4 +60,4 @@ def nucleus(logits: Float[Array, "n c"], top_p: Float[ArrayLike, ""] | int) -> B
     digits = jnp.finfo(share.dtype).nmant + 1
     low, _ = jax.lax.fori_loop(0, 2 * digits, halve, (jnp.zeros_like(high), high))
     # A rounded sum may reach 1 without the last entries, which top_p = 1 must not lose.
-    return (share > low) | (jnp.asarray(top_p) >= 1)
+    return (share > low) | (top_p >= 1)

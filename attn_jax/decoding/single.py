@@ -1,5 +1,6 @@
 """One hypothesis for each example: the best token at every step, or a drawn one."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
+from attn_jax import meshes
 from attn_jax.checks import all_hold, require, require_positive, require_scalar
 from attn_jax.decoding.choices import allowed_only, best_token, log_probabilities
 from attn_jax.decoding.filters import draw
 from attn_jax.decoding.step import Decoded, Search, Step, prepare, require_count
 
-Pick = Callable[[Float[Array, "b v"], Int[Array, ""]], Int[Array, " b"]]
+# what it needs beside the logits and the time, arrays, it gets as arguments
+Pick = Callable[..., Int[Array, " b"]]
 
 
 def greedy(
@@ -43,7 +46,7 @@ def greedy(
         limit=limit,
         forbidden=forbidden,
     )
-    return _follow(search, lambda logits, t: best_token(logits))
+    return _follow(search, lambda logits, t: best_token(logits), ())
 
 
 def sample(
@@ -66,7 +69,7 @@ def sample(
     `top_k` leaves the k most probable tokens (Fan et al. 2018), then `top_p` the fewest of them
     that hold this share of what is left (the nucleus: Holtzman et al. 2020). An example's draws
     depend on its key and the step alone; one `rng` is folded with each example's place in the
-    batch.
+    batch (inside `jax.shard_map` that is the shard: give each example its key there).
 
     >>> def step(token, state):
     ...     return jnp.zeros((2, 4)), state, None
@@ -84,14 +87,15 @@ def sample(
         min_length=min_length,
         limit=limit,
         forbidden=forbidden,
+        deciding=(rng, temperature, top_p),
     )
-    rngs = _row_rngs(rng, len(search.token))
+    rngs = _row_rngs(rng, search.token.shape[0])
 
-    def pick(logits, t):
+    def pick(logits, t, rngs, temperature, top_p):
         now = jax.vmap(jax.random.fold_in, (0, None))(rngs, t)
         return draw(now, logits, temperature=temperature, top_k=top_k, top_p=top_p)
 
-    return _follow(search, pick)
+    return _follow(search, pick, (rngs, temperature, top_p))
 
 
 class _Path(NamedTuple):
@@ -108,23 +112,33 @@ class _Path(NamedTuple):
     weights: Float[Array, "t b k"] | None
 
 
-def _follow(search: Search, pick: Pick) -> Decoded:
+def _follow(search: Search, pick: Pick, arrays: tuple[Any, ...]) -> Decoded:
     """Step until every example has ended; `pick` takes a token from the allowed logits."""
-    b = len(search.token)
+    shape = search.max_length, search.token.shape[0]
+    tokens = search.zeros(*shape)
     first = _Path(
         t=jnp.zeros((), jnp.int32),
         token=search.token,
         state=search.state,
         running=search.limit > 0,
-        lengths=jnp.zeros(b, jnp.int32),
-        scores=jnp.zeros(b, search.dtype),
-        finished=jnp.zeros(b, bool),
-        tokens=jnp.full((search.max_length, b), search.end, jnp.int32),
-        weights=search.buffer(search.max_length, b),
+        lengths=tokens[0],
+        scores=tokens[0].astype(search.dtype),
+        finished=tokens[0] > 0,
+        tokens=tokens + search.end,
+        weights=search.buffer(*shape),
     )
-    last = jax.lax.while_loop(
-        lambda path: jnp.any(path.running), lambda path: _advance(search, pick, path), first
-    )
+
+    def body(path):
+        logits, state, weights = search.step(path.token, path.state)
+        rest = path._replace(state=())
+        after = meshes.automatic(
+            functools.partial(_advance, search, pick),
+            *(rest, logits, weights, search.limit, *arrays),
+            specs=meshes.specs_of(rest),
+        )
+        return meshes.alike(after._replace(state=state), path)
+
+    last = jax.lax.while_loop(lambda path: jnp.any(path.running), body, first)
     return Decoded(
         tokens=last.tokens.T,
         lengths=last.lengths,
@@ -135,12 +149,19 @@ def _follow(search: Search, pick: Pick) -> Decoded:
     )
 
 
-def _advance(search: Search, pick: Pick, path: _Path) -> _Path:
-    """One step of every example; those that have ended only keep the others company."""
-    logits, state, weights = search.step(path.token, path.state)
+def _advance(
+    search: Search,
+    pick: Pick,
+    path: _Path,
+    logits: Float[Array, "b v"],
+    weights: Float[Array, "b k"] | None,
+    limit: Int[Array, " b"],
+    *arrays: Any,
+) -> _Path:
+    """After a step of every example; those that have ended only keep the others company."""
     logits = logits.astype(search.dtype)
     allowed = allowed_only(search, logits, path.t)
-    token = pick(allowed, path.t)
+    token = pick(allowed, path.t, *arrays)
     chosen = jnp.take_along_axis(allowed, token[:, None], axis=1)
     log_probability = log_probabilities(logits, chosen)[:, 0]
     wrote = path.running & (log_probability > -jnp.inf)  # not where it is NaN either
@@ -149,8 +170,8 @@ def _advance(search: Search, pick: Pick, path: _Path) -> _Path:
     return _Path(
         t=path.t + 1,
         token=token,
-        state=state,
-        running=wrote & ~ended & (path.t + 1 < search.limit),
+        state=path.state,
+        running=wrote & ~ended & (path.t + 1 < limit),
         lengths=path.lengths + wrote,
         scores=jnp.where(path.running, path.scores + log_probability, path.scores),
         finished=path.finished | ended,

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from attn_jax import meshes
 from attn_jax.checks import all_hold, concrete, require, require_function, show
 
 Step = Callable[
@@ -40,7 +42,8 @@ class Decoded(NamedTuple):
 class Search(NamedTuple):
     """A checked call: where it starts, what it may produce, the shapes that its step returns.
 
-    `token` and `state` have `copies` adjacent rows for each example.
+    `token` and `state` have `copies` adjacent rows for each example. Inside a mesh, `limit` varies
+    and is sharded as all that the search chooses.
     """
 
     step: Step
@@ -59,11 +62,22 @@ class Search(NamedTuple):
         """The dtype of scores and log-probabilities."""
         return jnp.promote_types(self.logits.dtype, jnp.float32)
 
+    @property
+    def by_example(self) -> PartitionSpec:
+        """How an explicit mesh shards an array [b, …] of the search."""
+        return PartitionSpec(meshes.spec(self.limit))
+
+    def zeros(self, *shape: int) -> Int[Array, "..."]:
+        """Zeros [t, b, …] that are typed as `limit`, from which a loop starts."""
+        zeros = jnp.zeros_like(self.limit).reshape(1, -1, *[1] * (len(shape) - 2))
+        return jnp.broadcast_to(zeros, shape)
+
     def buffer(self, *shape: int) -> Float[Array, "..."] | None:
         """Room for the weights of each step, [*shape, k]; None where there are none."""
         if self.weights is None:
             return None
-        return jnp.zeros((*shape, self.weights.shape[1]), self.weights.dtype)
+        zeros = self.zeros(*shape, self.weights.shape[1]).astype(self.weights.dtype)
+        return meshes.varying(zeros, meshes.axes_of(self.weights))
 
 
 def prepare(
@@ -77,8 +91,12 @@ def prepare(
     limit: Int[ArrayLike, " b"] | None,
     forbidden: tuple[int, ...],
     copies: int = 1,
+    deciding: Any = (),
 ) -> Search:
-    """Refuse a caller's mistakes; trace the step once for its shapes."""
+    """Refuse a caller's mistakes; trace the step for its shapes and types.
+
+    `deciding` are the other arrays that the choice of tokens depends on.
+    """
     require_function(step, "step", "a function (token, state) -> (logits, state, weights)")
     require_count(max_length, "max_length", least=1, most=MOST)
     require_count(min_length, "min_length", least=0)
@@ -90,11 +108,25 @@ def prepare(
     require(tokens, "start", f"be tokens, 0 to {MOST}", f"{start}")
     state = jax.tree.map(jnp.asarray, state)
     b = _examples(state, start)
-    rows = jnp.arange(b * copies) // copies
-    token = jnp.broadcast_to(jnp.asarray(start, jnp.int32), (b,))[rows]
-    state = state if copies == 1 else jax.tree.map(lambda leaf: leaf[rows], state)
-    logits, weights = _returned(step, token, state)
+    limit = _limits(limit, b, max_length)
+    known = _sharding((start, limit, *jax.tree.leaves(state)))
+
+    def repeated(array):
+        return jnp.repeat(array, copies, axis=0) if copies > 1 else array
+
+    def first(start):
+        return repeated(jnp.broadcast_to(jnp.asarray(start, jnp.int32), (b,)))
+
+    token = meshes.automatic(first, start, specs=known)
+    token = meshes.varying(token, meshes.axes_of((token, limit, deciding)))
+    if copies > 1:
+        state = meshes.automatic(
+            lambda state: jax.tree.map(repeated, state), state, specs=meshes.specs_of(state)
+        )
+    token, state, logits, weights = _settled(step, token, state, moves=copies > 1)
     _require_tokens(end, forbidden, logits.shape[1])
+    by_example = _sharding((limit, token, logits))
+    token, limit = meshes.automatic(lambda *both: both, token, limit, specs=by_example)
     return Search(
         step=step,
         token=token,
@@ -102,7 +134,7 @@ def prepare(
         end=int(end),
         max_length=int(max_length),
         min_length=int(min_length),
-        limit=_limits(limit, b, max_length),
+        limit=meshes.varying(limit, meshes.axes_of(token)),
         forbidden=forbidden,
         logits=logits,
         weights=weights,
@@ -151,10 +183,33 @@ def _limits(limit: Int[ArrayLike, " b"] | None, b: int, max_length: int) -> Int[
     return jnp.asarray(limit.clip(0, most), jnp.int32)
 
 
+def _sharding(arrays: tuple[Any, ...]) -> PartitionSpec:
+    """How an explicit mesh shards the examples: as the first of the arrays that it shards."""
+    found = (meshes.spec(each) for each in arrays)
+    return PartitionSpec(next((each for each in found if each is not None), None))
+
+
+def _settled(step: Step, token: Int[Array, " n"], state: Any, *, moves: bool) -> tuple[Any, ...]:
+    """Token and state, typed as a step leaves them, and the types of its logits and weights.
+
+    Inside `jax.shard_map` a step's results vary over what it closes over too, and its next token
+    over the axes of its logits; a state that moves between hypotheses follows the tokens.
+    """
+    while True:
+        logits, after, weights = _returned(step, token, state)
+        wider = meshes.varying(token, meshes.axes_of(logits)), meshes.alike(state, after)
+        if moves:
+            wider = wider[0], meshes.varying(wider[1], meshes.axes_of(wider[0]))
+        before = list(map(meshes.axes_of, jax.tree.leaves((token, state))))
+        token, state = wider
+        if before == list(map(meshes.axes_of, jax.tree.leaves(wider))):
+            return token, state, logits, weights
+
+
 def _returned(
     step: Step, token: Int[Array, " n"], state: Any
-) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct | None]:
-    """The shapes and dtypes of a step's logits and weights."""
+) -> tuple[jax.ShapeDtypeStruct, Any, jax.ShapeDtypeStruct | None]:
+    """What a step returns, as shapes and dtypes."""
     returned = jax.eval_shape(step, token, state)
     three = isinstance(returned, tuple) and len(returned) == 3
     got = f"a {type(returned).__name__} of {len(jax.tree.leaves(returned))} arrays"
@@ -163,12 +218,12 @@ def _returned(
     rule = "return the state with the structure, shapes and dtypes that it got"
     if changes := _changes(state, after):
         require(False, "step", rule, changes)
-    rows = len(token)
+    rows = token.shape[0]
     rule = f"return real logits [n, v], n = {rows} here"
     require(_is_table(logits, rows), "step", rule, logits)
     rule = f"return real weights [n, k] or None, n = {rows} here"
     require(weights is None or _is_table(weights, rows), "step", rule, weights)
-    return logits, weights
+    return logits, after, weights
 
 
 def _changes(before: Any, after: Any) -> str:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
+from attn_jax import meshes
 from attn_jax.checks import require
 from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
@@ -52,15 +53,21 @@ def linear_cross_entropy(
     fits = inputs.ndim > 0 and kernel.shape == (*inputs.shape[-1:], *bias.shape)
     require(fits and bias.ndim == 1 and bias.size > 0, "inputs, kernel and bias", rule, shapes)
     labels, real = losses.checked_labels(labels, where, inputs.shape[:-1], bias.size)
+    sharded = (meshes.spec(inputs, axis) for axis in range(inputs.ndim - 1))
+    by_row = PartitionSpec(next((each for each in sharded if each is not None), None))
     # as inputs W + b promotes; half-precision ones stay, and are summed in float32
     dtype = jnp.promote_types(inputs.dtype, kernel.dtype)
     bias = bias.astype(accumulation_dtype(inputs, kernel, bias))
     kernel = kernel.astype(dtype)
-    rows = inputs.reshape(-1, inputs.shape[-1]).astype(dtype)
-    total, right = _sums(smooth, rows, kernel, bias, labels.ravel(), real.ravel())
+    rows, labels, real = meshes.automatic(_flat, inputs.astype(dtype), labels, real, specs=by_row)
+    total, right = _sums(smooth, rows, kernel, bias, labels, real)
     tokens = jnp.sum(real)
     count = jnp.maximum(tokens, 1)
     return total / count, {"accuracy": right / count, "tokens": tokens}
+
+
+def _flat(rows: Array, *numbers: Array) -> tuple[Array, ...]:
+    return rows.reshape(-1, rows.shape[-1]), *(each.ravel() for each in numbers)
 
 
 class Slopes(NamedTuple):
@@ -74,29 +81,39 @@ class Slopes(NamedTuple):
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sums(smoothing: float, inputs, kernel, bias, labels, real) -> tuple[Array, Array]:
     """The sum of all losses, and how many rows have their label on top."""
-    return _walk(smoothing, inputs, kernel, bias, labels, real, slopes=False)[0]
+    walk = partial(_walk, smoothing, slopes=False)
+    return meshes.automatic(walk, inputs, kernel, bias, labels, real, specs=PartitionSpec())[0]
 
 
 @_sums.defjvp
 def _sums_jvp(smoothing, primals, tangents):
-    (total, right), slopes = _walk(smoothing, *primals, slopes=True)
+    walk = partial(_walk, smoothing, slopes=True)
+    specs = (PartitionSpec(), Slopes(*meshes.specs_of(primals[:3])))
+    (total, right), slopes = meshes.automatic(walk, *primals, specs=specs)
     (*_, real), (of_inputs, *others) = primals, tangents[:3]
     moves = jnp.where(real[:, None], of_inputs, 0), *others  # a row that is not real takes no NaN
     change = sum(jnp.sum(slope * move) for slope, move in zip(slopes, moves, strict=True))
-    return (total, right), (change.astype(total.dtype), np.zeros((), jax.dtypes.float0))
+    return (total, right), (change.astype(total.dtype), jnp.zeros_like(right))
 
 
 def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tuple[Any, Any]:
-    """((sum, right), slopes): one pass over chunks of rows, the real ones first."""
+    """((sum, right), slopes): one pass over chunks of rows, the real ones first.
+
+    `right` is a float: the tangent of an integer has no type inside `jax.shard_map`.
+    """
+    together = inputs, kernel, bias, labels, real
+    axes = meshes.axes_of(together)
+    inputs, kernel, bias, labels, real = meshes.varying(together, axes)
     n, features = inputs.shape
     held = HELD if jax.default_backend() == "cpu" else HELD_ELSEWHERE
-    size = min(max(held // bias.size, 64), max(n, 1))
+    size = max(held // bias.size, 64)
+    size = max(n, 1) if isinstance(n, int) and n < size else size
     order = jnp.argsort(~real, stable=True)
-    padding = -n % size
+    count = -(-n // size)
 
     def chunks(array):
-        array = jnp.pad(array[order], [(0, padding), *[(0, 0)] * (array.ndim - 1)])
-        return array.reshape(-1, size, *array.shape[1:])
+        array = jnp.pad(array[order], [(0, count * size - n), *[(0, 0)] * (array.ndim - 1)])
+        return array.reshape(count, size, *array.shape[1:])
 
     of_tokens = turned(kernel)  # rows by rows is faster: `products.product`
 
@@ -124,13 +141,14 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
 
     zero = jnp.zeros((), bias.dtype), jnp.zeros((), jnp.int32)
     empty = jnp.zeros(kernel.shape, _summed(kernel)), jnp.zeros_like(bias)
-    start = (zero, empty if slopes else None)
+    start = meshes.varying((zero, empty if slopes else None), axes)
     (sums, gradient), of_rows = jax.lax.scan(
         step, start, tuple(map(chunks, (inputs, labels, real)))
     )
+    sums = sums[0], sums[1].astype(bias.dtype)
     if not slopes:
         return sums, None
-    of_rows = of_rows.reshape(-1, features)[:n]
+    of_rows = of_rows.reshape(count * size, features)[:n]
     of_rows = jnp.zeros_like(of_rows).at[order].set(of_rows, unique_indices=True)
     return sums, Slopes(of_rows, *gradient)
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.meshes import regrouped
 from attn_jax.nn.arguments import require_dtype, require_flags, require_rngs, sizes_of
 from attn_jax.nn.cache import Cache
 from attn_jax.nn.recurrent import fold
@@ -154,7 +155,7 @@ class Block(nnx.Module):
         """The weights over the memory, the mean of the heads."""
         weights = self.cross.weights(_shared(asked.memory, memory[0]), memory[0], lengths=memory[1])
         weights = weights.mean(axis=1)
-        return weights.reshape(*asked.memory.shape[:2], weights.shape[2])
+        return regrouped(weights, (*asked.memory.shape[:2], weights.shape[2]))
 
     def _rest(
         self, inputs: Array, memory: tuple[Any, Array | None] | None, rng: PRNGKeyArray | None
@@ -164,7 +165,7 @@ class Block(nnx.Module):
             rows, lengths = memory
             asks = self.cross_norm(inputs)
             seen = self.cross(_shared(asks, rows), rows, lengths=lengths, rng=fold(rng, 2))
-            inputs = inputs + self._drop(seen.reshape(inputs.shape), rng, 3)
+            inputs = inputs + self._drop(regrouped(seen, inputs.shape), rng, 3)
         return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), asks
 
     def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
@@ -174,4 +175,4 @@ class Block(nnx.Module):
 def _shared(asks: Float[Array, "n t d"], memory: Any) -> Float[Array, "b q d"]:
     """What asks the same memory, one after the other: attention to it does not look at places."""
     memories = jax.tree.leaves(memory)[0].shape[0]
-    return asks.reshape(memories, -1, asks.shape[-1]) if memories else asks
+    return regrouped(asks, (memories, -1, asks.shape[-1])) if memories else asks

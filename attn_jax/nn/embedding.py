@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from attn_jax.checks import concrete, require
+from attn_jax.checks import at_least, concrete, require
 from attn_jax.dropout import drop_units
+from attn_jax.meshes import gathered
 from attn_jax.nn.arguments import (
     require_dtype,
     require_flags,
@@ -91,12 +92,12 @@ class Embedding(nnx.Module):
         known = concrete(start)
         require(known is None or known >= 0, "start", "not be negative", start)
         self.require_positions("tokens", (0 if known is None else int(known)) + tokens.shape[1])
-        rows = self.tokens[...][tokens] * features**0.5
+        rows = gathered(self.tokens[...], tokens) * features**0.5
         at = start + jnp.arange(tokens.shape[1])
         if self.positions == "sinusoidal":
             rows = rows + sinusoids(at, features)[None].astype(rows.dtype)
         elif self.positions == "learned":
-            rows = rows + self.learned[...][at][None]
+            rows = rows + gathered(self.learned[...], at)[None]
             rows = jnp.where((at < self.most_positions)[None, :, None], rows, jnp.nan)
         rows = rows if self.dtype is None else rows.astype(self.dtype)
         return drop_units(rows, self.dropout, rng)
@@ -109,7 +110,8 @@ class Embedding(nnx.Module):
     def require_positions(self, name: str, count: int) -> None:
         """Refuse more positions than there are."""
         rule = f"take at most {self.most_positions} positions, which are learned"
-        require(count <= self.most_positions, name, rule, count)
+        beyond = self.learned is not None and at_least(count, self.most_positions + 1)
+        require(not beyond, name, rule, count)
 
     def output_layer(self, dtype: Any) -> tuple[Float[Array, "d v"], Float[Array, " v"]]:
         """The kernel and the bias that make logits of outputs of this dtype."""

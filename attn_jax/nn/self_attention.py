@@ -12,6 +12,7 @@ from attn_jax import masks, regression
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require
 from attn_jax.heads import choose_for_heads, over_heads
+from attn_jax.meshes import alike
 from attn_jax.nn.arguments import (
     lengths_of,
     require_dtype,
@@ -237,7 +238,10 @@ class MultiHeadAttention(nnx.Module):
         inputs = rows_of("inputs", inputs, self.query.in_features)
         cache.require_room(inputs)
         start = cache.used
-        cache = cache.extended(*self._key_value(inputs, start))
+        key, value = self._key_value(inputs, start)
+        # inside a mesh the cache is where what it remembers is
+        cache = alike(cache, Cache(key.swapaxes(1, 2), value.swapaxes(1, 2), cache.used))
+        cache = cache.extended(key, value)
         # over_heads turns them once more: nothing is moved
         seen = self._query(inputs, start), cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
         output = self._attend(seen, None, None, start=start)

@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from attn_jax import metrics
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.meshes import gathered
 from attn_jax.nn.arguments import (
     lengths_of,
     next_tokens_of,
@@ -233,7 +234,7 @@ class Decoder(nnx.Module):
         return drop_units(readout, self.dropout, fold(rng, 1)), asked
 
     def _embed(self, tokens: Int[ArrayLike, "*n"]) -> Float[Array, "*n d"]:
-        return self.embedding[...][tokens]
+        return gathered(self.embedding[...], tokens)
 
     def _project(self, embedded: Float[Array, "*n d"]) -> Float[Array, "*n g"]:
         return self.layers[0].project(embedded)
@@ -352,7 +353,7 @@ class Seq2Seq(nnx.Module):
         """Encode padded sources; with `rng`, in training, some units are dropped."""
         source = tokens_of("source", source, self.embedding.shape[0])
         length = lengths_of("length", length, *source.shape)
-        embedded = drop_units(self.embedding[...][source], self.dropout, fold(rng, 0))
+        embedded = drop_units(gathered(self.embedding[...], source), self.dropout, fold(rng, 0))
         return self.encoder(embedded, length, rng=fold(rng, 1))
 
     def __call__(

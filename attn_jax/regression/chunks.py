@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax.attention import attention_weights
+from attn_jax.checks import at_least
 from attn_jax.masks import MaskFunction, Rows
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.regression.places import places
@@ -20,7 +21,7 @@ CHUNK = 2**19  # numbers that a chunk holds: four times as many leave a CPU's ca
 
 def is_whole(queries: int, held: int) -> bool:
     """Whether so many queries, `held` numbers each, need no chunks."""
-    return queries * held < WHOLE
+    return not at_least(queries * held, WHOLE)
 
 
 def held_by_query(key: Num[Array, "k d"], degree: int = 0) -> int:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from attn_jax.meshes import gathered
 from attn_jax.precision import accumulate, difference
 from attn_jax.scores import Kernel
 
@@ -24,7 +25,7 @@ def local_line(
     """
     (bandwidth,) = accumulate(score.bandwidth)
     bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
-    origin = key[jnp.argmax(weights, axis=1)]
+    origin = gathered(key, jnp.argmax(weights, axis=1))
     away = difference(key[None, :, :], origin[:, None, :]) / bandwidth[None, :, :]
     total = jnp.sum(weights, axis=1, keepdims=True)
     share = weights / jnp.where(total == 0, 1.0, total)

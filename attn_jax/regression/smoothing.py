@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
 from attn_jax.checks import all_hold, as_array, require
+from attn_jax.meshes import everywhere, gathered
 from attn_jax.normalizers import Softmax, softmax
 from attn_jax.pairs import attended
 from attn_jax.precision import output_dtype
@@ -188,8 +189,8 @@ def leave_one_out(
         return kernel_regression(key, key, value, mask=mask, **options)
     rows = checked_rows(rows, key)
     mask.check(len(key), len(key))
-    here = masks.Rows(mask, rows)
-    return kernel_regression(key[rows], key, value, mask=here, **options)
+    here = masks.Rows(mask, everywhere(rows))
+    return kernel_regression(gathered(key, rows), key, value, mask=here, **options)
 
 
 def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:

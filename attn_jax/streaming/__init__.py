@@ -24,15 +24,23 @@ from jaxtyping import Array, Float, Num
 
 from attn_jax import masks
 from attn_jax.checks import require
+from attn_jax.meshes import axes_of, varying
 from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, accumulation_dtype, output_dtype
 from attn_jax.scores import compared
 from attn_jax.slots import apart, is_pure, together
 from attn_jax.streaming import forms
-from attn_jax.streaming.grid import LOWER, PARTIAL, UPPER, default_size, make_grid, size_for_heads
+from attn_jax.streaming.grid import (
+    LOWER,
+    PARTIAL,
+    UPPER,
+    default_size,
+    make_grid,
+    require_known,
+    size_for_heads,
+)
 from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
-from attn_jax.streaming.manual_axes import axes_of, varying
 from attn_jax.streaming.primitive import KEPT
 from attn_jax.streaming.rule import Plan, attend
 
@@ -60,6 +68,7 @@ def stream(
     An Entmax takes about twice as long as a softmax for α = 1.5 and 2, several times as long for
     another α up to 2 or one that is traced, and tens of times beyond 2.
     """
+    require_known(query.shape[0], key.shape[0])
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
     arrays, plain = apart(leaves, known=isinstance(normalizer, Entmax))
@@ -131,7 +140,8 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         if has_half:
             add_dropout("drop half", half=True)
     if form.moves:
-        add("pair", of_pair, query[0], key[0], 0, 0, True)
+        index = varying(jnp.zeros_like(query[0, 0], int), axes)
+        add("pair", of_pair, query[0], key[0], index, index, index == 0)
     parameters, parts = jax.tree.flatten(normalizer)
     learned = [  # a plain number has the scores' dtype, whatever it is traced as
         None if not isinstance(x, jax.Array) else x.astype(dtype) if x.weak_type else widened(x)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Num
 
 from attn_jax import masks
+from attn_jax.checks import at_least, require
 from attn_jax.positions import Block
 from attn_jax.reach import Span
 
@@ -72,6 +73,13 @@ class Grid:
         return blocks.reshape(self.rows * self.size[0], *blocks.shape[2:])[: self.of[0]]
 
 
+def require_known(queries: Any, keys: Any) -> None:
+    """Refuse the symbolic lengths of `jax.export`: the blocks are counted when it is traced."""
+    rule = "have known lengths to stream, in blocks (implementation='dense' takes symbolic ones)"
+    known = isinstance(queries, int) and isinstance(keys, int)
+    require(known, "query and key", rule, f"{queries} queries, {keys} keys")
+
+
 def default_size(
     queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int
 ) -> tuple[int, int]:
@@ -114,7 +122,7 @@ def size_for_heads(heads: int) -> tuple[int, int] | None:
     None, the default, for few of them.
     """
     rows, columns = size = 1024, 512
-    while rows * columns * heads > _HELD * 2**6 and columns > 128:
+    while at_least(rows * columns * heads, _HELD * 2**6 + 1) and columns > 128:
         rows, columns = rows // 2, columns // 2
     return None if (rows, columns) == size else (rows, columns)
 

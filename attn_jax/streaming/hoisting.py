@@ -13,6 +13,7 @@ import jax.extend.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.meshes import varying
 from attn_jax.precision import accumulation_dtype
 
 
@@ -30,19 +31,23 @@ class Hoisted:
 def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     """Trace a function at arguments like the examples; beside it, the arrays that it closes over.
 
+    Inside `jax.shard_map` no argument may vary over more axes than its example.
+
     Half-precision arrays are handed out in float32: what a loop adds to their derivative is then
     rounded once, at its end.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
     jaxpr, structure = closed.jaxpr, jax.tree.structure(shapes)
     dtypes = [jnp.result_type(each) for each in closed.consts]
+    axes = [each.manual_axis_type.varying for each in closed.in_avals]
 
     def call(arrays, *arguments):
         arrays = [
             each.astype(dtype) if is_float(each) else each
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
-        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *jax.tree.leaves(arguments))
+        arguments = map(varying, jax.tree.leaves(arguments), axes)
+        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *arguments)
         return structure.unflatten(leaves)
 
     return Hoisted(call, shapes), [widened(each) for each in closed.consts]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from attn_jax.meshes import axes_of, varying
 from attn_jax.streaming.grid import LOWER, SKIPPED, UPPER, WHOLE, Grid
-from attn_jax.streaming.manual_axes import axes_of, varying
 
 
 def walk(
