@@ -311,14 +311,15 @@ def _scores(
 def _weigh(
     scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
 ) -> Float[Array, "q k"]:
-    if allowed is not None:
+    ours = streaming.has_form(normalizer)  # keeps to `where` by itself, at no cost in memory
+    if allowed is not None and not ours:
         # `where` carries the mask. The scores behind it weigh nothing and are finite, squared too:
         # a user's normalizer may scale them without inf · 0 in its derivative.
         low = -math.sqrt(float(jnp.finfo(scores.dtype).max))
         scores = jnp.where(allowed, scores, low)
     weights = jnp.asarray(normalizer(scores, where=allowed))
     require(weights.shape == scores.shape, "normalizer", f"return shape {scores.shape}", weights)
-    return weights if allowed is None else jnp.where(allowed, weights, 0.0)
+    return weights if allowed is None or ours else jnp.where(allowed, weights, 0.0)
 
 
 def _weighted_sum(

@@ -47,9 +47,8 @@ def softmax(
     [0.5, 0.5, 0.0]
     """
     scores, allowed, axis = _rows(scores, where, axis)
-    exponentials, total, _ = _exponentials(scores, allowed, sink)
-    weights = exponentials / jnp.where(total == 0, 1.0, total)
-    return jnp.moveaxis(jnp.where(allowed, weights, 0.0), -1, axis)
+    weights, _ = _softmax_rows(*_with_sink(scores, allowed, sink))
+    return jnp.moveaxis(weights, -1, axis)
 
 
 def logsumexp(
@@ -63,7 +62,8 @@ def logsumexp(
     -inf
     """
     scores, allowed, axis = _rows(scores, where, axis)
-    _, total, top = _exponentials(scores, allowed, sink)
+    exponentials, sinks, top = _exponentials(*_with_sink(scores, allowed, sink))
+    total = jnp.sum(exponentials, axis=-1, keepdims=True) + sinks
     empty = total == 0
     value = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1.0, total)) + top)
     return jnp.where(top == jnp.inf, top, value)[..., 0]
@@ -107,7 +107,7 @@ def entmax(
     """
     require_alpha(alpha)
     scores, allowed, axis = _rows(scores, where, axis)
-    weights = jnp.where(allowed, entmax_rows(jnp.where(allowed, scores, -jnp.inf), alpha), 0.0)
+    weights = jnp.where(allowed, entmax_rows(scores, alpha, allowed), 0.0)
     return jnp.moveaxis(weights, -1, axis)
 
 
@@ -211,21 +211,52 @@ def _rows(
     return jnp.moveaxis(scores, axis, -1), jnp.moveaxis(allowed, axis, -1), axis
 
 
-def _exponentials(
-    scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Any
-) -> tuple[Float[Array, "... k"], Float[Array, "... 1"], Float[Array, "... 1"]]:
-    """exp(scores - top), their sum with the sink's, and top: the row's maximum, finite."""
+def _with_sink(scores: Array, allowed: Array, sink: Any) -> tuple[Array, Array, Array | None]:
+    """A sink in a dtype of its own widens the scores."""
     if sink is not None:
         scores, sink = accumulate(scores, sink)
-    top = jnp.max(jnp.where(allowed, scores, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
+    return scores, allowed, sink
+
+
+@jax.custom_jvp
+def _softmax_rows(
+    scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Float[Array, ""] | None
+) -> tuple[Float[Array, "... k"], Float[Array, "... 1"]]:
+    """The weights, and the sink's."""
+    exponentials, sinks, _ = _exponentials(scores, allowed, sink)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True) + sinks
+    total = jnp.where(total == 0, 1.0, total)
+    return exponentials / total, sinks / total
+
+
+@_softmax_rows.defjvp
+def _softmax_rows_jvp(primals, tangents):
+    (scores, allowed, sink), (d_scores, _, d_sink) = primals, tangents
+    weights, sinks = _softmax_rows(scores, allowed, sink)
+    return (weights, sinks), _softmax_tangents(weights, sinks, allowed, d_scores, d_sink)
+
+
+@jax.checkpoint  # of all that it computes a derivative keeps its arguments alone
+def _softmax_tangents(weights, sinks, allowed, d_scores, d_sink):
+    d_scores = jnp.where(allowed, d_scores, 0.0)
+    d_sink = jnp.zeros_like(sinks) if d_sink is None else d_sink
+    mean = jnp.sum(weights * d_scores, axis=-1, keepdims=True) + sinks * d_sink
+    return weights * (d_scores - mean), sinks * (d_sink - mean)
+
+
+def _exponentials(
+    scores: Float[Array, "... k"], allowed: Bool[Array, "... k"], sink: Float[Array, ""] | None
+) -> tuple[Float[Array, "... k"], Float[Array, "... 1"], Float[Array, "... 1"]]:
+    """exp(scores - top), the sink's (0 without one), and top: the row's maximum, finite."""
+    lowest = jnp.finfo(scores.dtype).min
+    top = jnp.max(jnp.where(allowed, scores, lowest), axis=-1, keepdims=True, initial=lowest)
     if sink is not None:
         top = jnp.maximum(top, sink)
-    # The shift cancels, so it needs no derivative; an empty row has no maximum to shift by.
-    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0.0, top))
+    # The shift cancels, so it needs no derivative.
+    top = jax.lax.stop_gradient(top)
     exponentials = jnp.where(allowed, jnp.exp(jnp.where(allowed, scores, top) - top), 0.0)
-    total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    if sink is not None:
-        takes_all = sink == jnp.inf  # then it is the top, and the difference 0
-        sink, shift = jnp.where(takes_all, 0.0, sink), jnp.where(takes_all, 0.0, top)
-        total = total + jnp.exp(sink - shift)
-    return exponentials, total, top
+    if sink is None:
+        return exponentials, jnp.zeros_like(top), top
+    takes_all = sink == jnp.inf  # then it is the top, and the difference 0
+    sink, shift = jnp.where(takes_all, 0.0, sink), jnp.where(takes_all, 0.0, top)
+    return exponentials, jnp.exp(sink - shift), top

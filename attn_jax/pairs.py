@@ -55,20 +55,18 @@ def _modify(
     score_mod: Any,
     block: Block,
 ) -> Float[Array, "q k"]:
-    """score_mod(scores) that derives nothing from deleted scores.
+    """score_mod(scores) that derives nothing from deleted scores; any number where one is masked.
 
     A masked score, and one that is -inf before and after (outside a compact kernel's support), is
     replaced before the mod: 0 · inf in the mod's derivative would reach what the mod closes over.
     """
-    infinite = scores == -jnp.inf
     modified = score_mods.in_block(score_mod, scores, block)
     require(modified.shape == scores.shape, "score_mod", f"return shape {scores.shape}", modified)
-    deleted = infinite & (modified == -jnp.inf)
-    if allowed is not None:
-        deleted |= ~allowed
+    outside = (scores == -jnp.inf) & (modified == -jnp.inf)
+    deleted = outside if allowed is None else outside | ~allowed
     modified = score_mods.in_block(score_mod, jnp.where(deleted, _INTERIOR, scores), block)
     (modified,) = accumulate(modified)
-    return jnp.where(deleted, -jnp.inf, modified)
+    return jnp.where(outside, -jnp.inf, modified)
 
 
 def _is_product(score: Any, key: Array) -> bool:

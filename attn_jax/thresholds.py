@@ -97,16 +97,21 @@ def _deformed(solve: Callable, scores: Rows, a: Float[Array, ""]) -> Rows:
 
 @_deformed.defjvp
 def _deformed_jvp(solve, primals, tangents):
-    scores, a = primals
-    d_scores, d_a = tangents
-    weights = _deformed(solve, scores, a)
+    weights = _deformed(solve, *primals)
+    return weights, _deformed_tangent(weights, primals[1], *tangents)
+
+
+@jax.checkpoint  # of all that it computes a derivative keeps the weights alone
+def _deformed_tangent(
+    weights: Rows, a: Float[Array, ""], d_scores: Rows, d_a: Float[Array, ""]
+) -> Rows:
     support = weights > 0
     log_weights = jnp.log(jnp.where(support, weights, 1.0))
     # alpha's tangent is that of scores which move by r: its own, less what the threshold takes back
     moved = jnp.where(support, d_scores + d_a * _moved_by_alpha(weights, a), 0.0)
 
     # g = w^(1-a), which for α > 2 is largest, without bound, for the smallest weight
-    largest = math.log(float(jnp.finfo(scores.dtype).max)) - 10
+    largest = math.log(float(jnp.finfo(weights.dtype).max)) - 10
     log_g = jnp.where(support, jnp.minimum((1 - a) * log_weights, largest), -largest)
     top = jax.lax.stop_gradient(jnp.max(log_g, axis=-1, keepdims=True))
     share = jnp.where(support, jnp.exp(log_g - top), 0.0)
@@ -114,7 +119,7 @@ def _deformed_jvp(solve, primals, tangents):
     share = share / jnp.where(total == 0, 1.0, total)
 
     # That entry is the origin, its tangent what the others leave: g (ṡ - mean) would cancel.
-    origin = jax.nn.one_hot(jnp.argmax(log_g, axis=-1), scores.shape[-1], dtype=bool) & support
+    origin = jax.nn.one_hot(jnp.argmax(log_g, axis=-1), weights.shape[-1], dtype=bool) & support
     others = support & ~origin
     at_origin = jnp.sum(jnp.where(origin, moved, 0.0), axis=-1, keepdims=True)
     relative = jnp.where(others, moved - at_origin, 0.0)
@@ -122,7 +127,7 @@ def _deformed_jvp(solve, primals, tangents):
     g = jnp.where(others, jnp.exp(jnp.where(others, log_g, 0.0)), 0.0)
     d_weights = g * (relative - mean)
     balance = -jnp.sum(d_weights, axis=-1, keepdims=True)
-    return weights, d_weights + jnp.where(origin, balance, 0.0)
+    return d_weights + jnp.where(origin, balance, 0.0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
