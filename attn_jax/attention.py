@@ -217,12 +217,13 @@ def _attend(
     require(is_dropout, "dropout", "be a Dropout or None", dropout)
     if implementation == "cudnn":
         options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
-        return cudnn.attend(query, key, value, **slots, **options), None
+        one_head = (each[None, :, None] for each in (query, key, value))
+        return cudnn.attend(*one_head, **slots, **options)[0, :, 0], None
     pairs = pairs_of(slots["score"], query, key) if implementation == "auto" else 0
     if choose(implementation, pairs, slots["normalizer"]) == "streaming":
         slots["normalizer"] = streaming.as_slot(slots["normalizer"])
         if query.shape[0] * key.shape[0] != 0:
-            options = {"dropout": dropout, "block_size": block_size}
+            options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
             return streaming.stream(query, key, value, **slots, **options)
     score, normalizer, score_mod, mask = (
         slots[name] for name in ("score", "normalizer", "score_mod", "mask")

@@ -11,19 +11,22 @@ from attn_jax.checks import require
 
 
 def attend(
-    query: Num[Array, "q d"],
-    key: Num[Array, "k d"],
-    value: Num[Array, "k d"],
+    query: Num[Array, "b q n d"],
+    key: Num[Array, "b k g d"],
+    value: Num[Array, "b k g e"],
     *,
     score: Any,
     normalizer: Any,
-    score_mod: Any,
-    mask: Any,
-    dropout: Any,
-    block_size: Any,
-    logsumexp: bool,
-) -> Num[Array, "q d"]:
+    score_mod: Any = None,
+    mask: Any = None,
+    dropout: Any = None,
+    block_size: Any = None,
+    logsumexp: bool = False,
+) -> Num[Array, "b q n e"]:
     """Softmax of scaled dots, whole or causal, in half precision, with first derivatives only.
+
+    All heads in one call, the slots being the same for each of them: query head h attends with key
+    head h // (n / g).
 
     Raises:
       ValueError: anything else; the message names it.
@@ -37,7 +40,7 @@ def attend(
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     dtypes = {query.dtype.name, key.dtype.name, value.dtype.name}
     half = len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
-    width, backend = query.shape[1], jax.default_backend()
+    width, backend = query.shape[-1], jax.default_backend()
     for holds, rule, got in (
         (not logsumexp, "the output alone is asked for", "attention_and_logsumexp"),
         (plain_scale, "the score is Dot, or ScaledDot with a number as its scale", score),
@@ -47,17 +50,14 @@ def attend(
         (dropout is None, "there is no dropout", dropout),
         (block_size is None, "there is no block_size", block_size),
         (half, "query, key and value are all float16 or all bfloat16", str(dtypes)),
-        (width == value.shape[1], "value has as many features as key", shapes),
+        (width == value.shape[-1], "value has as many features as key", shapes),
         (width % 8 == 0 and width <= 128, "the features are a multiple of 8, up to 128", shapes),
         (backend == "gpu", "an NVIDIA GPU is the default device", backend),
     ):
         require(holds, "implementation", f"not be 'cudnn' unless {rule}", got)
-    one_head = (each[None, :, None, :] for each in (query, key, value))
-    scale = 1.0 if type(score) is scores.Dot else score.scale
-    output = jax.nn.dot_product_attention(
-        *one_head, scale=scale, is_causal=causal, implementation="cudnn"
-    )
-    return jnp.asarray(output)[0, :, 0, :]
+    options = {"is_causal": causal, "implementation": "cudnn"}
+    options["scale"] = 1.0 if type(score) is scores.Dot else score.scale
+    return jnp.asarray(jax.nn.dot_product_attention(query, key, value, **options))
 
 
 def _is_number(value: Any) -> bool:

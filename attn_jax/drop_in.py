@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer, Num
 
 from attn_jax import masks
-from attn_jax.attention import attention, attention_and_logsumexp, attention_weights
+from attn_jax.attention import attention_weights
 from attn_jax.checks import as_array, require, require_function, require_integer
 from attn_jax.dropout import Dropout
 from attn_jax.heads import choose_for_heads, over_heads, require_layout
@@ -85,14 +85,9 @@ def dot_product_attention(
         structure.append(masks.Window(*_sides(local_window_size)))
     require_layout(query, key, value)
     chosen = choose_for_heads(implementation, Softmax(), query, key)
-    head = jax.tree_util.Partial(  # its slots are arguments of what is compiled once
-        attention_and_logsumexp if return_residual else attention,
-        score=ScaledDot(scale),
-        implementation=chosen.implementation,
-        block_size=chosen.block_size,
-    )
+    head = chosen.head(score=ScaledDot(scale), normalizer=Softmax(), logsumexp=return_residual)
     where = {"bias": bias, "mask": mask, "lengths": lengths, "structure": structure}
-    results = over_heads(head, query, key, value, **where, at_a_time=chosen.at_a_time)
+    results = over_heads(head, query, key, value, **where, **chosen.turns)
     if not return_residual:
         return results
     output, logsumexp = results
@@ -164,19 +159,14 @@ def flax_attention_fn(
         common = {"structure": structure, "score_mod": own_mod}
 
         chosen = choose_for_heads(implementation, normalizer, query, key, score)
-        how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
-
-        def head(query, key, value, **options):
-            return attention(query, key, value, **slots, **how, **options)
 
         def head_weights(query, key, value, **options):
             return attention_weights(query, key, **slots, **options)
 
         dropout = {"dropout_rate": dropout_rate, "rngs": rngs}
         with _precision(precision):
-            output = over_heads(
-                head, *flat, **arrays, **common, **dropout, at_a_time=chosen.at_a_time
-            )
+            head = chosen.head(**slots)
+            output = over_heads(head, *flat, **arrays, **common, **dropout, **chosen.turns)
             if module is not None:
                 weights = over_heads(head_weights, *flat, **arrays, **common)
                 weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it

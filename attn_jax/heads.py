@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
-from attn_jax import masks, streaming
-from attn_jax.attention import choose, pairs_of
+from attn_jax import cudnn, masks, streaming
+from attn_jax.attention import attention, attention_and_logsumexp, choose, pairs_of
 from attn_jax.checks import all_hold, as_array, at_least, require
 from attn_jax.dropout import Dropout
 from attn_jax.meshes import beside
@@ -34,6 +34,11 @@ class Part(NamedTuple):
     examples: bool
     heads: bool
 
+    @property
+    def axes(self) -> int:
+        """How many axes an example and a head do not see: [B], [K, G]."""
+        return self.examples + 2 * self.heads
+
 
 def over_heads(
     head: Callable[..., Any],
@@ -50,12 +55,15 @@ def over_heads(
     rngs: Array | None = None,
     own_slots: Any = None,
     at_a_time: int = 0,
+    at_once: bool = False,
 ) -> Any:
     """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
 
     `lengths` are those of queries and keys [B]. `rngs` is one PRNG key that all heads share, or an
     array of them [B, N]. `own_slots` is a pytree of arrays [N, …]: each head gets its part as the
     keyword `own`. `at_a_time` is how many heads a loop computes in one turn; 0 is vmap over all.
+    A function that takes all heads `at_once` gets the arrays as they are, with a batch, and the
+    slots of the first head.
     """
     require_layout(query, key, value)
     batched = query.ndim == 4
@@ -73,6 +81,14 @@ def over_heads(
         **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(jax.tree.leaves(own_slots))},
     }
     parts = {name: part for name, part in parts.items() if part is not None}
+    if at_once:
+        first = {
+            name: part.array[(0,) * (part.examples + 2 * part.heads)]
+            for name, part in parts.items()
+        }
+        slots = s, structure, score_mod, dropout_rate, jax.tree.map(lambda _: 0, own_slots)
+        result = head(query, key, value, **_slots(first, *slots))
+        return result if batched else result[0]
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
     of_examples = {name: part.array for name, part in parts.items() if part.examples}
@@ -98,14 +114,8 @@ def over_heads(
 def _every_head(
     query, key, value, arrays, head, axes, counts, at_a_time, keys, structure, score_mod, rate, own
 ):
-    leaves, form = jax.tree.flatten(own)
-
     def one_head(query, key, value, arrays):
-        slots = _slots(arrays, keys, structure, score_mod, rate)
-        if own is not None:
-            parts = [arrays[f"own {i}"] for i in range(len(leaves))]
-            slots["own"] = jax.tree.unflatten(form, parts)
-        return head(query, key, value, **slots)
+        return head(query, key, value, **_slots(arrays, keys, structure, score_mod, rate, own))
 
     return _nested(one_head, counts, axes, at_a_time)(query, key, value, arrays)
 
@@ -116,8 +126,9 @@ def _slots(
     structure: Sequence[masks.MaskFunction],
     score_mod: ScoreMod | None,
     dropout_rate: Float[ArrayLike, ""],
+    own: Any,
 ) -> dict[str, Any]:
-    """The slots of one head, of its parts of the arrays."""
+    """The slots of one head, of its parts of the arrays; `own` is what its own look like."""
     allowed = list(structure)
     if {"query_length", "key_length"} & arrays.keys():
         key_length = arrays.get("key_length", keys)
@@ -130,6 +141,9 @@ def _slots(
     slots["mask"] = functools.reduce(_both, allowed) if allowed else None
     if "rng" in arrays:
         slots["dropout"] = Dropout(dropout_rate, arrays["rng"])
+    if own is not None:
+        leaves, form = jax.tree.flatten(own)
+        slots["own"] = form.unflatten([arrays[f"own {i}"] for i in range(len(leaves))])
     return slots
 
 
@@ -160,11 +174,24 @@ def _nested(
 
 
 class Choice(NamedTuple):
-    """How the heads are computed: arguments of `attention`, and of `over_heads`."""
+    """How the heads are computed."""
 
     implementation: str
     block_size: tuple[int, int] | None
     at_a_time: int
+
+    def head(self, *, logsumexp: bool = False, **slots: Any) -> Callable[..., Any]:
+        """What `over_heads` calls: attention with these slots, which travel as its arguments."""
+        if self.implementation == "cudnn":
+            return jax.tree_util.Partial(cudnn.attend, logsumexp=logsumexp, **slots)
+        function = attention_and_logsumexp if logsumexp else attention
+        how = {"implementation": self.implementation, "block_size": self.block_size}
+        return jax.tree_util.Partial(function, **slots, **how)
+
+    @property
+    def turns(self) -> dict[str, Any]:
+        """How `over_heads` calls it: cuDNN takes all heads at once."""
+        return {"at_a_time": self.at_a_time, "at_once": self.implementation == "cudnn"}
 
 
 # pairs of one head on a CPU: from where streaming heads outrun dense ones, and up to where two at a

@@ -226,7 +226,8 @@ def _softmax_rows(
     exponentials, sinks, _ = _exponentials(scores, allowed, sink)
     total = jnp.sum(exponentials, axis=-1, keepdims=True) + sinks
     total = jnp.where(total == 0, 1.0, total)
-    return exponentials / total, sinks / total
+    # where a row is NaN its zeros stay zeros
+    return jnp.where(allowed, exponentials / total, 0.0), sinks / total
 
 
 @_softmax_rows.defjvp

@@ -1,5 +1,6 @@
 """The scores of a block of pairs, up to the mask: what every implementation computes alike."""
 
+import functools
 from typing import Any
 
 import jax
@@ -74,6 +75,7 @@ def _is_product(score: Any, key: Array) -> bool:
     return isinstance(score, (*scores.PRODUCTS, scores.Additive)) and key.shape[1] > 1
 
 
+@functools.partial(jax.jit, inline=True)  # compiled once where the caller is not
 def _written(scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
     """The scores, computed once and written to memory: a loop reads them there.
 

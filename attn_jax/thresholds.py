@@ -34,6 +34,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn_jax.checks import all_hold, concrete, require, require_scalar
 from attn_jax.meshes import axes_of, varying
+from attn_jax.primitive import Differentiable
 
 ALPHA_LIMIT = 16.0
 
@@ -90,15 +91,17 @@ def _together(*arrays: Array) -> tuple[Array, ...]:
     return varying(arrays, axes_of(arrays))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _deformed(solve: Callable, scores: Rows, a: Float[Array, ""]) -> Rows:
-    return solve(scores, a)
+    """The solver's weights, with the rule for them."""
 
+    def tangent(arrays, outputs, tangents):
+        moved = [
+            jnp.zeros_like(array) if each is None else each
+            for array, each in zip(arrays, tangents, strict=True)
+        ]
+        return [_deformed_tangent(outputs[0], arrays[1], *moved)]
 
-@_deformed.defjvp
-def _deformed_jvp(solve, primals, tangents):
-    weights = _deformed(solve, *primals)
-    return weights, _deformed_tangent(weights, primals[1], *tangents)
+    return Differentiable(lambda *arrays: [solve(*arrays)], tangent)(scores, a)[0]
 
 
 @jax.checkpoint  # of all that it computes a derivative keeps the weights alone

@@ -17,7 +17,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels checks precision positions reach integers constraints meshes",
+            "kernels checks precision positions reach integers constraints meshes primitive",
             "recurrence position_encodings products slots",
             "thresholds",
             "scores score_mods masks normalizers dropout",

@@ -597,3 +597,31 @@ def test_functions_of_whole_arrays_are_told_what_a_block_is(slots, message):
     DENSE.attention(*inputs(), **slots)
     with pytest.raises(ValueError, match=rf"^{message}.*\. Got .*(5, 7|5,7)"):
         STREAMING.attention(*inputs(), **slots)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("score", lambda h: {"score": lambda q, k: h * q @ k.T / k.shape[0]}),
+        ("score", lambda h: {"score": lambda q, k: h * jax.nn.softmax(q @ k.T)}),
+        ("score", lambda h: {"score": lambda q, k: q @ k.T - jnp.max(h * q @ k.T)}),
+        ("score", lambda h: {"score": lambda q, k: q @ (h * k - k.mean(axis=0)[None]).T}),
+        ("score_mod", lambda h: {"score_mod": lambda s, i, j: s / jnp.sum(h * s**2)}),
+        ("score_mod", lambda h: {"score_mod": lambda s, i, j: h * jnp.cumsum(s, axis=1)}),
+        ("mask", lambda h: {"mask": lambda i, j: (j < j.max()) & (i >= 0)}),
+    ],
+)
+def test_what_compares_more_than_pairs_is_refused(name, slots):
+    """In a block it would mean something else than in all pairs; also where it holds a tracer."""
+    arguments = inputs()
+
+    def loss(h):
+        return attention(
+            *arguments, **slots(h), implementation="streaming", block_size=(2, 3)
+        ).sum()
+
+    several = np.ones(2)
+    for call, h in ((loss, 1.3), (jax.jit(jax.grad(loss)), 1.3), (jax.vmap(loss), several)):
+        with pytest.raises(ValueError, match=rf"^{name} must look at each query and key by itself"):
+            call(h)

@@ -13,11 +13,13 @@ from attn_jax import (
     Causal,
     Entmax,
     Kernel,
+    Padding,
     RelativeBias,
     Segments,
     Sigmoid,
     Softmax,
     Sparsemax,
+    Window,
     attention,
     attention_and_logsumexp,
     streaming,
@@ -153,3 +155,85 @@ def test_a_function_that_fails_for_another_reason_keeps_its_error():
 
     with pytest.raises(TypeError, match="unhashable"):
         stream(*inputs(), score=broken, normalizer=Sparsemax())
+
+
+def stacked(layer, form, x):
+    """Two layers, one after the other, in the ways that JAX has to write it."""
+    step = layer if "checkpoint" not in form else jax.checkpoint(layer, prevent_cse=False)
+    if "while" in form:  # a static count of turns is a scan
+        return jax.lax.fori_loop(0, 2, lambda _, x: step(x), x)
+    if "scan" in form:
+        return jax.lax.scan(lambda x, _: (step(x), None), x, None, length=2)[0]
+    return step(step(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "normalizer"),
+    [
+        ("scan", Softmax()),
+        ("scan", Entmax(1.5)),
+        ("scan of checkpoint", Softmax()),
+        ("scan of checkpoint", Entmax(2.5)),
+        ("while", Softmax()),
+        ("vmap of scan", Entmax(1.5)),
+    ],
+    ids=str,
+)
+def test_every_order_inside_loops(form, normalizer):
+    """JAX evaluates a part of a loop's body ahead: the rule has to serve there as well."""
+    x = inputs()[0]
+    x, v = jnp.stack([x, x + 1]), jnp.cos(jnp.stack([x, 2 * x]))
+
+    def derivatives(implementation):
+        how = {"implementation": implementation}
+        how |= {"block_size": (2, 3)} if implementation == "streaming" else {}
+
+        def layer(x):
+            slots = {"normalizer": normalizer, "mask": Causal()}
+            return x + attention(x, x, x, **slots, **how)
+
+        def loss(x):
+            rows = functools.partial(stacked, layer, form)
+            return jnp.sum(jnp.sin(jax.vmap(rows)(x) if "vmap" in form else rows(x[0])), axis=None)
+
+        gradient = jax.grad(loss)
+
+        @jax.jit
+        def all_of_them(x):
+            second = jax.grad(lambda x: jnp.vdot(gradient(x), v))
+            third = jax.grad(lambda x: jnp.vdot(second(x), v)) if form == "while" else second
+            mixed = jax.jvp(gradient, (x,), (v,))[1]
+            return gradient(x), second(x), mixed, third(x)
+
+        return all_of_them(x)
+
+    assert_trees_close(derivatives("streaming"), derivatives("dense"), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax(), Sparsemax(), Entmax(2.5)], ids=str)
+def test_it_is_linear_in_the_values(normalizer):
+    query, key, value = inputs()
+    cotangents = jnp.stack([jnp.cos(query[:, :2]), jnp.sin(query[:, :2])])
+
+    def transposed(implementation):
+        function = functools.partial(implementation, query, key, normalizer=normalizer)
+        turned = jax.linear_transpose(function, value)
+        return jax.jit(jax.vmap(turned))(cotangents)
+
+    assert_trees_close(transposed(stream), transposed(dense))
+
+
+@pytest.mark.parametrize("implementation", [stream, dense], ids=["streaming", "dense"])
+@pytest.mark.parametrize("mask", [None, Window(1, 1), Padding(0), Causal(-3)], ids=str)
+@pytest.mark.parametrize(
+    "normalizer", [Softmax(), Softmax(0.3), Entmax(1.5), Entmax(3.0), Sigmoid()]
+)
+def test_nothing_infinite_inside(normalizer, mask, implementation):
+    """What JAX's debug modes look at, not jitted: no -inf stands for what is masked."""
+    query, key, value = inputs()
+
+    def loss(query):
+        return implementation(query, key, value, normalizer=normalizer, mask=mask).sum()
+
+    with jax.debug_infs(True), jax.debug_nans(True):
+        assert np.all(np.isfinite(jax.grad(loss)(query)))

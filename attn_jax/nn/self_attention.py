@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import masks, regression
-from attn_jax.attention import attention, attention_weights
+from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.meshes import alike
@@ -302,14 +302,9 @@ class MultiHeadAttention(nnx.Module):
         b, normalizer = query.shape[0], self.slots["normalizer"]
         score = self.slots["score"]
         chosen = choose_for_heads(self.implementation, normalizer, query, key, score)
-        how = {"implementation": chosen.implementation, "block_size": chosen.block_size}
-
-        def head(query, key, value, **slots):
-            return attention(query, key, value, **slots, **how)
-
         drops = rng is not None and self.dropout > 0
         options = {"rngs": jax.random.split(rng, (b, self.heads)) if drops else None}
-        options |= {"dropout_rate": self.dropout, "at_a_time": chosen.at_a_time if b else 0}
+        options |= {"dropout_rate": self.dropout} | (chosen.turns if b else {})
         allowed, hidden = self._allowed(start), []
         if start is not None:
             allowed.append(masks.Causal(start))
@@ -318,7 +313,7 @@ class MultiHeadAttention(nnx.Module):
             if chosen.implementation == "dense" and is_pure(normalizer):
                 allowed, hidden = [], allowed
         where = projected, mask, lengths, start, allowed, hidden
-        return self._over_heads(head, *where, **options)
+        return self._over_heads(chosen.head(), *where, **options)
 
     def _weigh(
         self,

@@ -8,6 +8,7 @@ evaluated.
 - `grid.py` cuts the pairs into blocks, `walk.py` goes through them;
 - `forms.py` has the normalizers as functions of one score, with what a row has in common;
 - `hoisting.py` makes arrays that slots and functions hold into arguments;
+- `pairwise.py` refuses functions that compare more than a query and a key at a time;
 - `rule.py` has the forward pass and the one differentiation rule, from which JAX derives reverse
   mode (by transposition) and every higher order (by applying it to itself).
 """
@@ -41,8 +42,8 @@ from attn_jax.streaming.grid import (
     size_for_heads,
 )
 from attn_jax.streaming.hoisting import held_per_pair, hoist, widened
-from attn_jax.streaming.primitive import KEPT
-from attn_jax.streaming.rule import Plan, attend
+from attn_jax.streaming.pairwise import require_pairwise
+from attn_jax.streaming.rule import KEPT, Plan, attend
 
 as_slot, has_form, is_online = forms.as_slot, forms.has_form, forms.is_online
 
@@ -58,8 +59,9 @@ def stream(
     mask: Any,
     dropout: Any,
     block_size: tuple[int, int] | None,
+    logsumexp: bool,
 ) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
-    """The output, and the logsumexp for a Softmax. There is at least one query and one key.
+    """The output and, where asked for, a Softmax's logsumexp. There are at least one query and key.
 
     Compiled once for equal shapes and equal structure of the slots. What holds a plain function is
     traced, and outside `jax.jit` compiled, at each call: its surroundings may have changed.
@@ -72,11 +74,13 @@ def stream(
     slots = (score, normalizer, score_mod, mask, dropout)
     leaves, structure = jax.tree.flatten(slots)
     arrays, plain = apart(leaves, known=isinstance(normalizer, Entmax))
+    if not is_pure(slots):
+        require_pairwise(query, key, score=score, score_mod=score_mod, mask=mask)
     run = _compiled if is_pure(slots) else _stream
-    return run(query, key, value, arrays, plain, structure, block_size)
+    return run(query, key, value, arrays, plain, structure, block_size, logsumexp)
 
 
-def _stream(query, key, value, arrays, plain, structure, block_size):
+def _stream(query, key, value, arrays, plain, structure, block_size, with_logsumexp):
     everything = query, key, value, arrays
     axes = axes_of(everything)
     query, key, value, arrays = varying(everything, axes)
@@ -164,7 +168,7 @@ def _stream(query, key, value, arrays, plain, structure, block_size):
         "hoisted": hoisted,
     }
     output, row = attend(Plan(grid, form_of, functions, dtype), x)
-    logsumexp = grid.join(form.logsumexp(row)) if hasattr(form, "logsumexp") else None
+    logsumexp = grid.join(form.logsumexp(row)) if with_logsumexp else None
     return grid.join(output).astype(out), logsumexp
 
 
@@ -183,4 +187,4 @@ def _on_a_block(name: str, rule: str):
         require(False, name, rule, f"{type(error).__name__}: {error}".rstrip("."))
 
 
-_compiled = jax.jit(_stream, static_argnums=(4, 5, 6))
+_compiled = jax.jit(_stream, static_argnums=(4, 5, 6, 7))

@@ -10,11 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from attn_jax.pairs import attended
+from attn_jax.primitive import Differentiable
 from attn_jax.streaming.forms import RowState
 from attn_jax.streaming.grid import Grid
 from attn_jax.streaming.hoisting import Hoisted
-from attn_jax.streaming.primitive import Differentiable
 from attn_jax.streaming.walk import walk
+
+# What a policy of `jax.checkpoint` may keep, so that a backward pass does not attend once more.
+KEPT = "attention"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,8 +154,8 @@ def attend(plan: Plan, x: Any) -> tuple[Array, RowState]:
         return [d_output, d_reference, d_level, None][: len(outputs)]  # the pivot is an index
 
     value = structure.unflatten(range(len(leaves)))["value"]
-    linear = tuple(n == value for n in range(len(leaves)))
-    output, *row = Differentiable(call, change, linear)(*leaves)
+    function = Differentiable(call, change, linear=frozenset({value}), name=KEPT)
+    output, *row = function(*leaves)
     return output, RowState(*row)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, masks, regression
+from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, cudnn, masks, regression
 from attn_jax.nn import MultiHeadAttention, self_attention
 from attn_jax.position_encodings import alibi_slopes, rotated, sinusoids
 from tests.nn.test_recurrent import randomized
@@ -382,10 +382,10 @@ def test_cudnn_is_asked_without_blocks(monkeypatch):
     """Where so many heads stream they get smaller blocks, which cuDNN does not know."""
     asked = []
 
-    def spy(query, key, value, *, implementation, block_size, **slots):
-        asked.append((implementation, block_size))
+    def spy(query, key, value, *, block_size=None, **slots):
+        asked.append((query.shape, block_size))
         return value
 
-    monkeypatch.setattr(self_attention, "attention", spy)
+    monkeypatch.setattr(cudnn, "attend", spy)
     layer(implementation="cudnn")(np.ones((400, 1, D)))
-    assert asked == [("cudnn", None)]
+    assert asked == [((400, 1, N, D // N), None)]

@@ -16,10 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-# What a policy of `jax.checkpoint` may keep, so that a backward pass does not attend once more.
-KEPT = "attention"
-
-_function_p = jax.extend.core.Primitive("attention")
+_function_p = jax.extend.core.Primitive("differentiable")
 _function_p.multiple_results = True
 
 
@@ -28,22 +25,25 @@ class Differentiable:
     """`call(*arrays) -> outputs` and its rule, pure functions of lists of arrays.
 
     `tangent(arrays, outputs, tangents)` gives the tangents of the outputs: linear in `tangents`,
-    which are None where they are zero, with None for an output of integers. `linear` says in which
-    arrays the function is linear.
+    which are None where they are zero, with None for an output of integers. `linear` numbers the
+    arrays in which the function is linear. `name` is that of the outputs, which a policy of
+    `jax.checkpoint` may keep so that they are not computed once more.
     """
 
     call: Callable[..., list[Array]]
     tangent: Callable[[Sequence[Array], Sequence[Array], Sequence[Any]], list[Any]]
-    linear: tuple[bool, ...]
+    linear: frozenset[int] = frozenset()
+    name: str | None = None
 
-    def __call__(self, *arrays: Array) -> list[Array]:
+    def __call__(self, *arrays: Any) -> list[Array]:
         jaxpr = jax.make_jaxpr(self.call)(*arrays)
         return _function_p.bind(*arrays, jaxpr=jaxpr, function=self)
 
 
 def _jvp(arrays: Any, tangents: Any, *, jaxpr: Any, function: Differentiable) -> Any:
     outputs = _function_p.bind(*arrays, jaxpr=jaxpr, function=function)
-    outputs = [checkpoint_name(each, KEPT) for each in outputs]
+    if function.name is not None:
+        outputs = [checkpoint_name(each, function.name) for each in outputs]
     moving = [None if _is_zero(each) else each for each in tangents]
     changes = function.tangent(arrays, outputs, moving)
     return outputs, [
@@ -80,7 +80,7 @@ def _batch(arrays: Any, axes: Any, *, jaxpr: Any, function: Differentiable) -> A
 def _transpose(cotangents: Any, *arrays: Any, jaxpr: Any, function: Differentiable) -> Any:
     """In arrays in which the function is linear: its derivative there, at zero, turned around."""
     moving = [n for n, each in enumerate(arrays) if ad.is_undefined_primal(each)]
-    assert all(function.linear[n] for n in moving), "linear_transpose of what is not linear"
+    assert function.linear.issuperset(moving), "linear_transpose of what is not linear"
 
     def of_moving(*values):
         filled = list(arrays)
@@ -94,7 +94,7 @@ def _transpose(cotangents: Any, *arrays: Any, jaxpr: Any, function: Differentiab
     return [next(pulled) if n in moving else None for n in range(len(arrays))]
 
 
-def _evaluate(*arrays: Array, jaxpr: Any, function: Differentiable) -> list[Array]:
+def _evaluate(*arrays: Any, jaxpr: Any, function: Differentiable) -> list[Array]:
     del function
     return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arrays)
 

@@ -1,0 +1,59 @@
+"""Whether a plain function looks at each pair by itself, as a function of blocks has to.
+
+One that normalizes its rows, say, means something else in each block. Two evaluations tell: of a
+few pairs, and of one of them alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from attn_jax.checks import require
+from attn_jax.precision import accumulation_dtype
+from attn_jax.slots import is_pure
+
+_PAIRS, _PAIR = (3, 4), (1, 2)  # of so many pairs that one
+
+
+def require_pairwise(query: Array, key: Array, *, score: Any, score_mod: Any, mask: Any) -> None:
+    """Refuse a slot whose value for a query and a key depends on which others are beside them."""
+    rng = np.random.default_rng(0)
+    rows = [
+        rng.normal(size=(n, array.shape[1])).astype(array.dtype)
+        for n, array in zip(_PAIRS, (query, key), strict=True)
+    ]
+    scores = rng.normal(size=_PAIRS).astype(accumulation_dtype(query, key))
+    indices = [np.arange(_PAIRS[0])[:, None], np.arange(_PAIRS[1])[None, :]]
+    q, k = (slice(n, n + 1) for n in _PAIR)
+    index = [indices[0][q], indices[1][:, k]]
+    for name, function, arguments, alone in (
+        ("score", score, rows, [rows[0][q], rows[1][k]]),
+        ("score_mod", score_mod, [scores, *indices], [scores[q, k], *index]),
+        ("mask", mask, indices, index),
+    ):
+        if not is_pure(function):
+            rule = "look at each query and key by itself, or come with implementation='dense'"
+            require(not _differ(function, arguments, alone), name, rule, function)
+
+
+def _differ(function: Callable, arguments: Sequence, alone: Sequence) -> bool:
+    """Whether the pair has another value where it is alone; False where that cannot be told."""
+    try:
+        whole, own = (_evaluated(function, each) for each in (arguments, alone))
+        beside_others = np.broadcast_to(whole, _PAIRS)[_PAIR]
+        return not np.allclose(beside_others, own, 1e-2, 1e-2, equal_nan=True)
+    except Exception:  # these are not the arrays that it is made for: its own call will tell
+        return False
+
+
+def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray:
+    """The function's value; what it closes over is traced, maybe: any numbers stand for that."""
+    closed = jax.make_jaxpr(function)(*arguments)
+    rng = np.random.default_rng(1)
+    arrays = [rng.uniform(0.5, 1.5, each.shape).astype(each.dtype) for each in closed.consts]
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+        (result,) = jax.core.eval_jaxpr(closed.jaxpr, arrays, *arguments)
+        return np.asarray(result, np.float64)
