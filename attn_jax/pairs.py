@@ -1,6 +1,7 @@
 """The scores of a block of pairs, up to the mask: what every implementation computes alike."""
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -72,7 +73,8 @@ def _modify(
 
 def _is_product(score: Any, key: Array) -> bool:
     """Whether the scores are surely a product of matrices, which XLA writes to memory."""
-    return isinstance(score, (*scores.PRODUCTS, scores.Additive)) and key.shape[1] > 1
+    products = (*scores.PRODUCTS, scores.Additive)
+    return isinstance(inspect.unwrap(score), products) and key.shape[1] > 1
 
 
 @functools.partial(jax.jit, inline=True)  # compiled once where the caller is not
@@ -82,10 +84,13 @@ def _written(scores: Float[Array, "q k"]) -> Float[Array, "q k"]:
     What is elementwise XLA computes again wherever it is used, each time with other roundings (a
     product and a sum are fused, or not): a large score would exceed the maximum of its own row.
     """
-    rows = scores.shape[0]
-    half = -(-rows // 2)
+    keys = scores.shape[1]
+    half = -(-keys // 2)
     if scores.size == 0:
         return scores
-    starts = jnp.arange(2) * (rows - half)
-    first, second = jax.lax.map(lambda at: jax.lax.dynamic_slice_in_dim(scores, at, half), starts)
-    return jnp.concatenate([first[: rows - half], second])
+
+    def part(start):
+        return jax.lax.dynamic_slice_in_dim(scores, start, half, axis=1)
+
+    first, second = jax.lax.map(part, jnp.arange(2) * (keys - half))
+    return jnp.concatenate([first[:, : keys - half], second], axis=1)

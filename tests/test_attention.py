@@ -837,7 +837,7 @@ def test_bad_option_is_named(options, message):
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
     "normalizer",
-    [Sparsemax(), Entmax(1.5), attn_jax.Sigmoid(), attn_jax.softmax],
+    [Sparsemax(), Entmax(1.5), attn_jax.Sigmoid(), attn_jax.sparsemax],
     ids=lambda n: getattr(n, "__name__", type(n).__name__),
 )
 def test_logsumexp_belongs_to_softmax(normalizer):

@@ -7,6 +7,7 @@ sharded inputs whose way the compiler finds. Values, and gradients in every arra
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -302,9 +303,50 @@ def compare(case, way):
     assert_trees_close(jax.device_get(got), jax.device_get(expected), tolerance=1e-11)
 
 
+def compare_queries(way, slots):
+    """Queries are spread over the devices, keys and values are everywhere: nothing is sent."""
+    query, key, value = RNG.normal(size=(16, 3)), RNG.normal(size=(11, 3)), RNG.normal(size=(11, 2))
+    kind = AxisType.Explicit if way == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+
+    def both(query, key, value):
+        def loss(query):
+            output = attention(query, key, value, implementation="streaming", **slots)
+            return jnp.sum(output**2, axis=None), output
+
+        return jax.grad(loss, has_aux=True)(query)
+
+    expected = jax.jit(both)(query, key, value)
+    with jax.set_mesh(mesh):
+        query = jax.device_put(query, NamedSharding(mesh, PartitionSpec("x")))
+        key, value = (jax.device_put(x, NamedSharding(mesh, PartitionSpec())) for x in (key, value))
+        program = jax.jit(both).lower(query, key, value).compile()
+        got = program(query, key, value)
+    assert_trees_close(jax.device_get(got), jax.device_get(expected), tolerance=1e-11)
+    assert all(each.sharding.spec[0] == "x" for each in got), got
+    sent = re.findall(
+        r"(?:all-gather|all-to-all|collective-permute)(?:-start)?\(", program.as_text()
+    )
+    assert not sent, sent
+
+
+QUERIES = {
+    "softmax": {},
+    "sigmoid, a kernel": {"normalizer": Sigmoid(), "score": Kernel(bandwidth=0.7)},
+    "causal, all queries in a block": {"mask": Causal(), "block_size": (16, 4)},
+    "sparsemax, all queries in a block": {"normalizer": Sparsemax(), "block_size": (16, 4)},
+}
+
+
 def report(names):
     """Print, for each case and way, what went wrong."""
     found = {}
+    for name, slots in QUERIES.items():
+        for way in WAYS[1:]:
+            try:
+                compare_queries(way, slots)
+            except Exception:
+                found[f"{name}, {way}"] = traceback.format_exc()
     for name in names or CASES:
         case = CASES[name]()
         for way in WAYS:
@@ -335,4 +377,10 @@ def found():
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_mesh_changes_nothing(found, name, way):
+    assert f"{name}, {way}" not in found, found[f"{name}, {way}"]
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("name", QUERIES)
+def test_queries_stay_where_they_are(found, name, way):
     assert f"{name}, {way}" not in found, found[f"{name}, {way}"]

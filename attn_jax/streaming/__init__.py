@@ -21,11 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Num
 
 from attn_jax import masks
 from attn_jax.checks import require
-from attn_jax.meshes import axes_of, varying
+from attn_jax.meshes import automatic, axes_of, spec, varying
 from attn_jax.normalizers import Entmax
 from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, accumulation_dtype, output_dtype
@@ -77,7 +78,12 @@ def stream(
     if not is_pure(slots):
         require_pairwise(query, key, score=score, score_mod=score_mod, mask=mask)
     run = _compiled if is_pure(slots) else _stream
-    return run(query, key, value, arrays, plain, structure, block_size, logsumexp)
+    rest = plain, structure, block_size, logsumexp
+    if all(spec(each) is None for each in (query, key, value)):
+        return run(query, key, value, arrays, *rest)
+    # on an explicit mesh a reshape into blocks has no sharding of its own
+    by_row = PartitionSpec(spec(query))
+    return automatic(lambda *each: run(*each, *rest), query, key, value, arrays, specs=by_row)
 
 
 def _stream(query, key, value, arrays, plain, structure, block_size, with_logsumexp):
@@ -93,7 +99,9 @@ def _stream(query, key, value, arrays, plain, structure, block_size, with_logsum
     query, key = compared(slots[0], query, key)
     if block_size is None:
         held = held_per_pair(score, query, key)
-        block_size = default_size(q, k, mask, online=form.online, held_per_pair=held)
+        spread = jax.device_count() > 1 and not axes
+        options = {"online": form.online, "held_per_pair": held, "spread": spread}
+        block_size = default_size(q, k, mask, **options)
     grid, maybe = make_grid(q, k, block_size, mask)
     functions, hoisted = {}, {}
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Num
@@ -81,7 +82,7 @@ def require_known(queries: Any, keys: Any) -> None:
 
 
 def default_size(
-    queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int
+    queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int, spread: bool = False
 ) -> tuple[int, int]:
     """(queries, keys) per block, at most: as fast as measured on CPUs, few numbers at a time.
 
@@ -90,6 +91,7 @@ def default_size(
     | the score holds [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
     | Softmax, Sigmoid | 1024 x 512 |
     | the same where a mask empties blocks | half of the queries and keys, at least 128 |
+    | the same where it does not, and queries may be spread over devices | all x 128 to 512 |
     | Entmax, Sparsemax: rows at once | from 32 to 256 queries and 2²⁰ scores in a row of blocks |
     | the same where a mask empties blocks | 512 keys in a block |
     """
@@ -104,6 +106,8 @@ def default_size(
         )
         if mask is not None and np.any(make_grid(queries, keys, small, mask)[0].kinds == SKIPPED):
             size = small
+        elif spread and queries <= 4 * _HELD // 128:  # a loop over them would gather them
+            size = queries, min(max(_HELD // queries, 128), 512)
     else:
         rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
         grid, _ = make_grid(queries, keys, (rows, 512), mask)
@@ -119,12 +123,13 @@ def _even(n: int, size: int) -> int:
 def size_for_heads(heads: int) -> tuple[int, int] | None:
     """A block for softmax where so many heads are vmapped, and hold a block each: 2²⁶ scores.
 
-    None, the default, for few of them.
+    None, the default, for few of them on one device.
     """
     rows, columns = size = 1024, 512
     while at_least(rows * columns * heads, _HELD * 2**6 + 1) and columns > 128:
         rows, columns = rows // 2, columns // 2
-    return None if (rows, columns) == size else (rows, columns)
+    one_device = heads == 1 or jax.device_count() == 1
+    return None if one_device and (rows, columns) == size else (rows, columns)
 
 
 def make_grid(
@@ -143,7 +148,8 @@ def make_grid(
         reach = masks.reach(mask, rows, columns)
         kinds = np.where(reach.every & ~overhang, WHOLE, PARTIAL)
         kinds, maybe = np.where(reach.some, kinds, SKIPPED), reach.maybe
-        if size[0] % 2 == 0 and size[0] > 2:
+        spread = len(rows.first) == 1 and jax.device_count() > 1  # a half is not on all devices
+        if size[0] % 2 == 0 and size[0] > 2 and not spread:
             upper, lower = (masks.reach(mask, half, columns).some for half in _halves(rows))
             kinds = np.where((kinds == PARTIAL) & ~upper, LOWER, kinds)
             kinds = np.where((kinds == PARTIAL) & ~lower, UPPER, kinds)

@@ -52,6 +52,7 @@ def _differ(function: Callable, arguments: Sequence, alone: Sequence) -> bool:
 def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray:
     """The function's value; what it closes over is traced, maybe: any numbers stand for that."""
     closed = jax.make_jaxpr(function)(*arguments)
+    require(not closed.effects, "a function", "have no effects to be tried", str(closed.effects))
     rng = np.random.default_rng(1)
     arrays = [rng.uniform(0.5, 1.5, each.shape).astype(each.dtype) for each in closed.consts]
     with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
