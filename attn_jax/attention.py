@@ -10,8 +10,9 @@ implementation. Its contracts:
   allowed position shows in that row, and so does a score that overflows to +inf: the row is NaN
   (but for `Sigmoid`, whose weight is 1), its logsumexp inf.
 - **Masked = deleted**: a masked score never enters arithmetic that can reach a result or a
-  derivative. A key that no query may attend to, or a query that may attend to nothing, may hold inf
-  or NaN.
+  derivative, whatever finite number it, its key or its value holds. A key that no query may attend
+  to, its value, and a query that may attend to nothing, may hold inf or NaN. Elsewhere inf or NaN
+  in a key or a value shows in the rows that may attend to it, and may show in others (0 · NaN).
 - **Causal alignment is explicit**: `Causal(offset)`; top-left is 0, bottom-right is k - q.
 - **Precision**: half-precision inputs accumulate in float32, float64 stays float64. The output has
   the value's dtype; weights and logsumexp have the accumulation dtype. Narrower floats (float8) are
@@ -70,12 +71,13 @@ def attention(
       mask: True where a query may attend to a key.
       dropout: a `Dropout`, on the weights.
       implementation: how. "dense" writes the [q, k] array down; "streaming" evaluates the same
-        block by block in linear memory, for all normalizers here; "cudnn" is NVIDIA's kernel for
-        scaled dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and
-        keys on, or 2²² numbers that the score holds of them, where the normalizer streams, else
-        dense.
-      block_size: (queries, keys) per block, static; vmapped heads hold a block each. The dense
-        implementation has no blocks.
+        block by block in linear memory, for all normalizers here (it sums values before it divides
+        them: beyond 1/k of the largest number they overflow); "cudnn" is NVIDIA's kernel for scaled
+        dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and keys
+        on, or 2²² numbers that the score holds of them, where the normalizer streams, else dense.
+      block_size: (queries, keys) per block, static; vmapped heads hold a block each. All queries in
+        a block stay on their devices where they are spread over several. The dense implementation
+        has no blocks.
 
     Raises:
       ValueError: an argument or a slot's field does not fit; the message names it.

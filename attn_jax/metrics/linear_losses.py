@@ -62,8 +62,9 @@ def linear_cross_entropy(
     rows, labels, real = meshes.automatic(_flat, inputs.astype(dtype), labels, real, specs=by_row)
     total, right = _sums(smooth, rows, kernel, bias, labels, real)
     tokens = jnp.sum(real)
-    count = jnp.maximum(tokens, 1)
-    return total / count, {"accuracy": right / count, "tokens": tokens}
+    count = jnp.maximum(tokens, 1).astype(total.dtype)
+    accuracy = right / count.astype(right.dtype)
+    return total / count, {"accuracy": accuracy, "tokens": tokens}
 
 
 def _flat(rows: Array, *numbers: Array) -> tuple[Array, ...]:

@@ -105,7 +105,7 @@ def checked_labels(
     require(fits, "where", "be booleans, one for each row of logits", real)
     _require_tokens(labels, real, vocabulary)
     # small integers could not count the vocabulary
-    return labels.astype(jnp.promote_types(labels.dtype, jnp.int32)), real
+    return labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels, real
 
 
 def _require_tokens(labels: Array, real: Array, vocabulary: int) -> None:

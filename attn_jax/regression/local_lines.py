@@ -23,10 +23,11 @@ def local_line(
     are measured from each row's heaviest key, and centred twice: where one key has nearly all the
     weight, C is tiny and would blow up the rounding of larger offsets.
     """
-    (bandwidth,) = accumulate(score.bandwidth)
-    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
     origin = gathered(key, jnp.argmax(weights, axis=1))
-    away = difference(key[None, :, :], origin[:, None, :]) / bandwidth[None, :, :]
+    offset = difference(key[None, :, :], origin[:, None, :])
+    offset, bandwidth = accumulate(offset, score.bandwidth)
+    bandwidth = jnp.broadcast_to(bandwidth, query.shape[1:])[None, :]
+    away = offset / bandwidth[None, :, :]
     total = jnp.sum(weights, axis=1, keepdims=True)
     share = weights / jnp.where(total == 0, 1.0, total)
     mean = jnp.einsum("qk,qkd->qd", share, away)

@@ -33,8 +33,8 @@ def answer(
     if outside == "nearest":
         distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
         among &= distance == jnp.min(distance, axis=1, keepdims=True)
-    count = jnp.sum(among, axis=1, keepdims=True)
-    return among / jnp.maximum(count, 1).astype(dtype)
+    among = among.astype(dtype)
+    return among / jnp.maximum(jnp.sum(among, axis=1, keepdims=True), 1)
 
 
 def fill(
@@ -103,12 +103,14 @@ def _relative_distance(
     score: Kernel,
     allowed: Bool[Array, "q k"],
 ) -> Float[Array, "q k"]:
-    """Squared distances in units of each row's own, ∞ where not allowed: never all ∞ or all 0."""
-    (bandwidth,) = accumulate(score.bandwidth)
+    """Squared distances in units of each row's own, the largest number where not allowed."""
+    offset = difference(query[:, None, :], key[None, :, :])
+    offset, bandwidth = accumulate(offset, score.bandwidth)
     bandwidth = jnp.broadcast_to(bandwidth / jnp.min(bandwidth), query.shape[1:])
-    offset = jnp.abs(difference(query[:, None, :], key[None, :, :])) / bandwidth[None, None, :]
-    size = jnp.where(allowed, jnp.max(offset, axis=2), jnp.inf)
+    offset = jnp.abs(offset) / bandwidth[None, None, :]
+    far = jnp.finfo(offset.dtype).max
+    size = jnp.where(allowed, jnp.max(offset, axis=2), far)
     unit = jnp.min(size, axis=1, keepdims=True)  # some key has a distance of 1 to √d of it
-    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
+    unit = jnp.where((unit > 0) & (unit < far), unit, 1.0)
     square = jnp.sum(jnp.square(offset / unit[:, :, None]), axis=2)
-    return jnp.where(allowed, square, jnp.inf)
+    return jnp.where(allowed, square, far)
