@@ -195,7 +195,7 @@ def pairs_of(score: Score, query: Any, key: Any) -> int:
         return pairs
     try:
         held = streaming.held_per_pair(score, query, key)
-    except Exception:  # a function that knows these shapes alone
+    except (TypeError, ValueError):  # a function that knows these shapes alone
         held = 1
     return max(pairs, pairs * held // _CHEAP)
 

@@ -60,6 +60,22 @@ def relative_position(
     return key_index.astype(signed) - query_index.astype(signed)
 
 
+def moved(index: Integer[Array, "#q #k"], start: Any) -> Array:
+    """index + start of indices, which stays at the largest number where the sum is beyond it.
+
+    >>> moved(jnp.array([0, 3]), 5).tolist()
+    [5, 8]
+    """
+    signed = jnp.result_type(int)
+    most = jnp.iinfo(signed).max
+    if isinstance(start, (int, np.integer)):
+        start = jnp.asarray(min(max(int(start), -(2**30)), most), signed)
+    else:
+        start = clip(jnp.asarray(start), -(2**30), min(most, 2**31 - 1))
+    index = index.astype(signed)
+    return jnp.where(index > most - jnp.maximum(start, 0), most, index + start)
+
+
 def clip(integers: Integer[Array, "..."], low: int, high: int) -> Integer[Array, "..."]:
     """The integers, within low and high, which int32 holds.
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
 from attn_jax.checks import require, require_count, require_function, require_integer
-from attn_jax.integers import compare, relative_position
+from attn_jax.integers import compare, moved, relative_position
 from attn_jax.positions import Block, Index, whole
 from attn_jax.reach import Reach, Span
 from attn_jax.slots import index, slot
@@ -357,9 +357,17 @@ class Rows(Mask):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
+        proper = jnp.ndim(self.rows) == 1 and _is_integer(self.rows)
+        require(proper, "rows", "be integers, one for each query", self.rows)
+        require(all_hold(self.rows, lambda v: v >= 0), "rows", "not be negative", self.rows)
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.mask(self.rows[query_index], key_index)
+
+    def check(self, queries: int, keys: int) -> None:
+        """Raise ValueError where the slot does not fit the scores."""
+        rule = f"have one entry per query, {queries} here"
+        require(self.rows.shape == (queries,), "rows", rule, self.rows)
 
 
 @slot
@@ -375,9 +383,10 @@ class Shifted(Mask):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
+        _require_integer(self.start, "start")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return self.mask(query_index + self.start, key_index)
+        return self.mask(moved(query_index, self.start), key_index)
 
 
 class _Function(Mask):

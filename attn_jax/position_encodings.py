@@ -72,6 +72,8 @@ def _angles(positions: Int[Array, " t"], half: int, base: float) -> Float[Array,
         return positions[:, None].astype(dtype) * jnp.asarray(rate, dtype)[None, :]
     turn = (rate / (2 * math.pi) % 1 * 2.0**64).astype(np.uint64)
     high, low = ((turn >> shift & 0xFFFFFFFF).astype(np.uint32) for shift in (32, 0))
+    if positions.dtype.itemsize < 4:  # whose smallest number has no opposite
+        positions = positions.astype(jnp.int32)
     steps = jnp.abs(positions)[:, None].astype(jnp.uint32)
     turns = steps * high[None, :] + _high_product(steps, jnp.asarray(low)[None, :])
     signed = jax.lax.bitcast_convert_type(turns, jnp.int32).astype(dtype)

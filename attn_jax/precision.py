@@ -10,16 +10,15 @@ from jaxtyping import Array, ArrayLike, Float, Num
 def accumulation_dtype(*arrays: ArrayLike | jnp.dtype) -> jnp.dtype:
     """float32 for half-precision arrays, float64 where any array is float64.
 
-    Integers count as JAX's default float: float64 where that is enabled, else float32.
+    Integers alone count as JAX's default float: float64 where that is enabled, else float32.
 
     >>> accumulation_dtype(jnp.zeros(2, jnp.bfloat16), jnp.zeros(3, jnp.float16))
     dtype('float32')
     """
     with jax.numpy_dtype_promotion("standard"):  # this promotion is meant, also where JAX is strict
         dtype = jnp.promote_types(jnp.result_type(*map(_computable, arrays)), jnp.float32)
-        if any(map(_is_integer, arrays)):
-            return jnp.promote_types(dtype, jnp.result_type(float))
-        return dtype
+        alone = all(map(_is_integer, arrays))
+        return jnp.promote_types(dtype, jnp.result_type(float)) if alone else dtype
 
 
 def output_dtype(value: ArrayLike) -> jnp.dtype:

@@ -36,12 +36,19 @@ class Differentiable:
     name: str | None = None
 
     def __call__(self, *arrays: Any) -> list[Array]:
-        jaxpr = jax.make_jaxpr(self.call)(*arrays)
-        return _function_p.bind(*arrays, jaxpr=jaxpr, function=self)
+        traced = _Traced(jax.make_jaxpr(self.call)(*arrays))
+        return _function_p.bind(*arrays, traced=traced, function=self)
 
 
-def _jvp(arrays: Any, tangents: Any, *, jaxpr: Any, function: Differentiable) -> Any:
-    outputs = _function_p.bind(*arrays, jaxpr=jaxpr, function=function)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    """The jaxpr of a call, which is the primitive's own affair: JAX does not look inside."""
+
+    jaxpr: Any
+
+
+def _jvp(arrays: Any, tangents: Any, *, traced: _Traced, function: Differentiable) -> Any:
+    outputs = _function_p.bind(*arrays, traced=traced, function=function)
     if function.name is not None:
         outputs = [checkpoint_name(each, function.name) for each in outputs]
     moving = [None if _is_zero(each) else each for each in tangents]
@@ -56,8 +63,16 @@ def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
-def _batch(arrays: Any, axes: Any, *, jaxpr: Any, function: Differentiable) -> Any:
-    del jaxpr
+def _batch(axis: Any, arrays: Any, axes: Any, *, traced: _Traced, function: Differentiable) -> Any:
+    """The function of a batch; an output that no batched array reaches stays one of all."""
+    reached = _reached(traced.jaxpr.jaxpr, [each is not None for each in axes])
+    out_axes = [0 if each else None for each in reached]
+    named = {"axis_size": axis.size, "spmd_axis_name": axis.spmd_name}
+    if isinstance(axis.name, str):
+        named["axis_name"] = axis.name
+
+    def call(*arrays):
+        return jax.vmap(function.call, tuple(axes), out_axes, **named)(*arrays)
 
     def tangent(arrays, outputs, tangents):
         moving = [n for n, each in enumerate(tangents) if each is not None]
@@ -69,15 +84,15 @@ def _batch(arrays: Any, axes: Any, *, jaxpr: Any, function: Differentiable) -> A
             return function.tangent(arrays, outputs, filled)
 
         changes = [tangents[n] for n in moving]
-        in_axes = list(axes), 0, [axes[n] for n in moving]
-        return jax.vmap(one, in_axes=in_axes)(list(arrays), list(outputs), changes)
+        in_axes = list(axes), out_axes, [axes[n] for n in moving]
+        of_outputs = jax.vmap(one, in_axes, out_axes, **named)
+        return of_outputs(list(arrays), list(outputs), changes)
 
-    batched = Differentiable(jax.vmap(function.call, in_axes=tuple(axes)), tangent, function.linear)
-    outputs = batched(*arrays)
-    return outputs, [0] * len(outputs)
+    outputs = dataclasses.replace(function, call=call, tangent=tangent)(*arrays)
+    return outputs, out_axes
 
 
-def _transpose(cotangents: Any, *arrays: Any, jaxpr: Any, function: Differentiable) -> Any:
+def _transpose(cotangents: Any, *arrays: Any, traced: _Traced, function: Differentiable) -> Any:
     """In arrays in which the function is linear: its derivative there, at zero, turned around."""
     moving = [n for n, each in enumerate(arrays) if ad.is_undefined_primal(each)]
     assert function.linear.issuperset(moving), "linear_transpose of what is not linear"
@@ -86,7 +101,7 @@ def _transpose(cotangents: Any, *arrays: Any, jaxpr: Any, function: Differentiab
         filled = list(arrays)
         for n, value in zip(moving, values, strict=True):
             filled[n] = value
-        return _function_p.bind(*filled, jaxpr=jaxpr, function=function)
+        return _function_p.bind(*filled, traced=traced, function=function)
 
     zeros = [ad.zeros_like_aval(arrays[n].aval) for n in moving]
     _, pull = jax.vjp(of_moving, *zeros)
@@ -94,14 +109,28 @@ def _transpose(cotangents: Any, *arrays: Any, jaxpr: Any, function: Differentiab
     return [next(pulled) if n in moving else None for n in range(len(arrays))]
 
 
-def _evaluate(*arrays: Any, jaxpr: Any, function: Differentiable) -> list[Array]:
+def _reached(jaxpr: Any, batched: list[bool]) -> list[bool]:
+    """Which outputs depend on an input that is batched."""
+    found = {variable for variable, is_in in zip(jaxpr.invars, batched, strict=True) if is_in}
+    for equation in jaxpr.eqns:
+        if any(not hasattr(each, "val") and each in found for each in equation.invars):
+            found.update(equation.outvars)
+    return [not hasattr(each, "val") and each in found for each in jaxpr.outvars]
+
+
+def _evaluate(*arrays: Any, traced: _Traced, function: Differentiable) -> list[Array]:
     del function
-    return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arrays)
+    return jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *arrays)
+
+
+def _types(*arrays: Any, traced: _Traced, function: Differentiable) -> Any:
+    del arrays, function
+    return traced.jaxpr.out_avals, traced.jaxpr.effects
 
 
 _function_p.def_impl(_evaluate)
-_function_p.def_abstract_eval(lambda *arrays, jaxpr, function: jaxpr.out_avals)
+_function_p.def_effectful_abstract_eval(_types)
 ad.primitive_jvps[_function_p] = _jvp
 ad.primitive_transposes[_function_p] = _transpose
-batching.primitive_batchers[_function_p] = _batch
+batching.fancy_primitive_batchers[_function_p] = _batch
 mlir.register_lowering(_function_p, mlir.lower_fun(_evaluate, multiple_results=True))

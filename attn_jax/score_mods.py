@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Integer, Num
 
 from attn_jax.checks import require, require_function, require_positive, require_scalar
-from attn_jax.integers import clip, relative_position
+from attn_jax.integers import clip, moved, relative_position
 from attn_jax.positions import Block, Index, indices  # noqa: F401 - the doctests' indices
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot, static
@@ -216,7 +216,7 @@ class Shifted:
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
-        return self.mod(scores, query_index + self.start, key_index)
+        return self.mod(scores, moved(query_index, self.start), key_index)
 
 
 @slot

@@ -140,7 +140,9 @@ def lost(exact: Sequence[Hashable], values: np.ndarray) -> list[str]:
     notes = []
     pairs = list(zip(exact, values.tolist(), strict=True))
     large = [(each, value) for each, value in pairs if abs(value) >= 2**53]  # no dates
-    if rounded := sum(not each.as_tuple().exponent and each != int(value) for each, value in large):
+    if rounded := sum(
+        each == each.to_integral_value() and each != int(value) for each, value in large
+    ):
         notes.append(f"{rounded} integers beyond 2^53 rounded to float64's nearest")
     if vanished := sum(value == 0 and each != 0 for each, value in pairs):
         notes.append(f"{vanished} numbers too small for float64, read as 0")
@@ -164,7 +166,10 @@ def number(cell: str, decimal: str = ".", thousands: str | None = None) -> Decim
         cell = re.sub(signs, "", cell)
     if "_" in cell or (decimal != "." and "." in cell):  # Python would take 1_000
         raise ValueError
-    return Decimal(cell.replace(decimal, "."))
+    value = Decimal(cell.replace(decimal, "."))
+    if value.is_nan():  # Decimal takes nan123 for one
+        raise ValueError
+    return value
 
 
 def date(cell: str) -> datetime:

@@ -150,7 +150,7 @@ def test_what_float32_cannot_tell_apart_is_refused():
 
 def test_a_date_that_is_missing_shows():
     dates = SECONDS[:, None].astype("datetime64[s]")
-    dates[3] = np.datetime64("NaT")
+    dates[3] = np.datetime64("NaT", "s")
     assert np.isnan(regression.kernel_regression(dates, dates, VALUE)).all()
 
 

@@ -77,5 +77,5 @@ def test_heads_stream_sooner_than_one_head(monkeypatch):
     assert chosen(1024, implementation="cudnn", heads=999) == ("cudnn", None, 0)
     monkeypatch.setattr(jax, "device_count", lambda: 2)
     assert chosen(513) == ("dense", None, 0)
-    assert chosen(1024, heads=4) == ("streaming", None, 0)
+    assert chosen(1024, heads=4) == ("streaming", (1024, 512), 0)
     assert chosen(1024, heads=999).block_size == (256, 128)

@@ -34,14 +34,12 @@ def heads(x):
 # functions of an array [6, 3] of floats; each with a second derivative
 FUNCTIONS = {
     "attention": attend(mask=Causal()),
-    "attention, a kernel": attend(score=Kernel(bandwidth=0.7)),
     "attention, sigmoid": attend(normalizer=Sigmoid(0.1), mask=Causal()),
     "attention, entmax": attend(normalizer=Entmax(1.5)),
     "attention, dropout": attend(dropout=Dropout(0.3, jax.random.key(0))),
     "streaming": attend("streaming", mask=Causal()),
     "streaming, a kernel": attend("streaming", score=Kernel(bandwidth=0.7)),
     "streaming, entmax": attend("streaming", normalizer=Entmax(1.5), mask=Causal()),
-    "streaming, dropout": attend("streaming", dropout=Dropout(0.3, jax.random.key(0))),
     "weights": lambda x: attn_jax.attention_weights(x, x, mask=Causal(-1)),
     "logsumexp": lambda x: attn_jax.attention_and_logsumexp(x, x, x)[1],
     "merge": lambda x: attn_jax.merge(jnp.stack([x, -x]), jnp.stack([x[:, 0], x[:, 1]]))[0],

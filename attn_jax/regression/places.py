@@ -83,9 +83,11 @@ def _middle(every: np.ndarray, *, coarse: bool) -> np.ndarray:
     """A place in the middle of the rows, for each feature; one that float32 holds, if `coarse`."""
     if not len(every):
         return np.zeros(every.shape[1], every.dtype)
-    origin = np.partition(every, len(every) // 2, axis=0)[len(every) // 2]
-    if every.dtype.kind == "f":
-        origin = np.where(np.isfinite(origin), origin, 0.0)
+    if every.dtype.kind == "f":  # a row that a mask deletes may hold anything
+        finite = [column[np.isfinite(column)] for column in every.T]
+        origin = np.array([np.median(each) if len(each) else 0.0 for each in finite], every.dtype)
+    else:
+        origin = np.partition(every, len(every) // 2, axis=0)[len(every) // 2]
     if coarse:
         with np.errstate(over="ignore"):
             single = origin.astype(np.float32)

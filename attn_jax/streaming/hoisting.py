@@ -37,7 +37,13 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     rounded once, at its end.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
-    jaxpr, structure = closed.jaxpr, jax.tree.structure(shapes)
+    structure = jax.tree.structure(shapes)
+
+    def of_arrays(arrays, *arguments):
+        return jax.core.eval_jaxpr(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+
+    # once more, with arrays for what it closes over: a jaxpr of JAX 0.12 keeps its constants
+    jaxpr = jax.make_jaxpr(of_arrays)(closed.consts, *examples).jaxpr
     dtypes = [jnp.result_type(each) for each in closed.consts]
     axes = [each.manual_axis_type.varying for each in closed.in_avals]
 
@@ -47,7 +53,7 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
         arguments = map(varying, jax.tree.leaves(arguments), axes)
-        leaves = jax.core.eval_jaxpr(jaxpr, arrays, *arguments)
+        leaves = jax.core.eval_jaxpr(jaxpr, [], *arrays, *arguments)
         return structure.unflatten(leaves)
 
     return Hoisted(call, shapes), [widened(each) for each in closed.consts]

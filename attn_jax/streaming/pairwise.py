@@ -22,7 +22,7 @@ def require_pairwise(query: Array, key: Array, *, score: Any, score_mod: Any, ma
     """Refuse a slot whose value for a query and a key depends on which others are beside them."""
     rng = np.random.default_rng(0)
     rows = [
-        rng.normal(size=(n, array.shape[1])).astype(array.dtype)
+        rng.normal(size=(n, array.shape[1])).astype(accumulation_dtype(array))
         for n, array in zip(_PAIRS, (query, key), strict=True)
     ]
     scores = rng.normal(size=_PAIRS).astype(accumulation_dtype(query, key))
@@ -43,18 +43,27 @@ def _differ(function: Callable, arguments: Sequence, alone: Sequence) -> bool:
     """Whether the pair has another value where it is alone; False where that cannot be told."""
     try:
         whole, own = (_evaluated(function, each) for each in (arguments, alone))
-        beside_others = np.broadcast_to(whole, _PAIRS)[_PAIR]
-        return not np.allclose(beside_others, own, 1e-2, 1e-2, equal_nan=True)
     except Exception:  # these are not the arrays that it is made for: its own call will tell
         return False
+    if whole is None or own is None or whole.ndim > 2:
+        return False
+    beside_others = np.broadcast_to(whole, _PAIRS)[_PAIR]
+    return not np.allclose(beside_others, own, 1e-2, 1e-2, equal_nan=True)
 
 
-def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray:
-    """The function's value; what it closes over is traced, maybe: any numbers stand for that."""
+def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray | None:
+    """The function's value, ones standing for what it closes over and is traced.
+
+    None where it has effects, which are not for trying.
+    """
     closed = jax.make_jaxpr(function)(*arguments)
-    require(not closed.effects, "a function", "have no effects to be tried", str(closed.effects))
-    rng = np.random.default_rng(1)
-    arrays = [rng.uniform(0.5, 1.5, each.shape).astype(each.dtype) for each in closed.consts]
-    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+    if closed.effects:
+        return None
+    arrays = [
+        np.ones(each.shape, each.dtype) if isinstance(each, jax.core.Tracer) else each
+        for each in closed.consts
+    ]
+    exact = jax.default_matmul_precision("highest")
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False), exact:
         (result,) = jax.core.eval_jaxpr(closed.jaxpr, arrays, *arguments)
         return np.asarray(result, np.float64)

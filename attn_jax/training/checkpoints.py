@@ -154,8 +154,11 @@ def read_manifest(path: Path) -> Manifest:
         checksum = manifest.pop("checksum", None)  # early versions wrote none
         record, items, files = manifest["record"], manifest["items"], manifest["files"]
         written = checksum is None or checksum == _text_checksum(manifest)
-        if not written or manifest["format"] != FORMAT or str(record["step"]) != path.name:
+        if not written or str(record["step"]) != path.name:
             raise ValueError("not what was written")
+        if manifest["format"] != FORMAT:
+            came = f"{manifest['format']!r}, this is {FORMAT!r}"
+            raise CheckpointError(f"{path} was written by another version: {came}.")
         for name, expected in files.items():
             if not (path / name).is_file():
                 raise DamagedCheckpointError(f"{path} is damaged: {name} is missing.")

@@ -9,7 +9,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person's, and that of Slurm, Kube
 class Interrupt:
     """A signal asks for a stop at the next step boundary; a second one stops at once.
 
-    Afterwards a SIGTERM goes on to the program's own handler, if it has one.
+    Afterwards a SIGTERM goes on to the program's own handler, if it has one, unless an error is
+    under way that would be lost.
     """
 
     def __init__(self):
@@ -30,10 +31,11 @@ class Interrupt:
             signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, kind, *error) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._terminated and callable(self._previous[signal.SIGTERM]):
+        stopped = kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit))
+        if self._terminated and stopped and callable(self._previous[signal.SIGTERM]):
             signal.raise_signal(signal.SIGTERM)
 
     def _handle(self, number: int, _) -> None:

@@ -24,7 +24,7 @@ class Lock:
     """
 
     def __init__(self, file: Path):
-        self._file, self._owner = file, os.getpid()
+        self._file = file
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not self._locked():
@@ -33,20 +33,20 @@ class Lock:
         except BaseException:
             os.close(self._descriptor)
             raise
-        _held.add(self._descriptor)
+        _held.add(self)
         with contextlib.suppress(OSError):  # a full disk: only who it is stays unknown
             os.ftruncate(self._descriptor, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
-            holder = f"process {self._owner} on {platform.node()}, since {since}"
+            holder = f"process {os.getpid()} on {platform.node()}, since {since}"
             os.write(self._descriptor, holder.encode())
 
     def release(self) -> None:
         """Let others in."""
-        if self._descriptor in _held and self._owner == os.getpid():
+        if self in _held:
             with contextlib.suppress(OSError):
                 if self._in_place():
                     self._file.unlink()
-            _held.remove(self._descriptor)
+            _held.remove(self)
             os.close(self._descriptor)
 
     def __enter__(self) -> "Lock":
@@ -68,8 +68,9 @@ class Lock:
             if self._in_place():
                 return True
             # Who held it has deleted the file since it was opened.
-            os.close(self._descriptor)
+            deleted = self._descriptor
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
+            os.close(deleted)
 
     def _in_place(self) -> bool:
         try:
@@ -78,13 +79,13 @@ class Lock:
             return False
 
 
-_held: set[int] = set()
+_held: set[Lock] = set()
 
 
 def _leave_to_parent() -> None:
     """Close what a forked child inherits: else a lock would outlive the process that took it."""
-    for descriptor in _held:
-        os.close(descriptor)
+    for lock in _held:
+        os.close(lock._descriptor)
     _held.clear()
 
 
