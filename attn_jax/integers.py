@@ -60,7 +60,7 @@ def relative_position(
     return key_index.astype(signed) - query_index.astype(signed)
 
 
-def moved(index: Integer[Array, "#q #k"], start: Any) -> Array:
+def moved(index: Integer[Array, "..."], start: Any) -> Integer[Array, "..."]:
     """index + start of indices, which stays at the largest number where the sum is beyond it.
 
     >>> moved(jnp.array([0, 3]), 5).tolist()

@@ -357,7 +357,7 @@ class Rows(Mask):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
-        proper = jnp.ndim(self.rows) == 1 and _is_integer(self.rows)
+        proper = jnp.ndim(self.rows) == 1 and jnp.issubdtype(self.rows.dtype, jnp.integer)
         require(proper, "rows", "be integers, one for each query", self.rows)
         require(all_hold(self.rows, lambda v: v >= 0), "rows", "not be negative", self.rows)
 
@@ -383,7 +383,7 @@ class Shifted(Mask):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
-        _require_integer(self.start, "start")
+        require_integer(self.start, "start")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return self.mask(moved(query_index, self.start), key_index)

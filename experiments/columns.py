@@ -140,9 +140,8 @@ def lost(exact: Sequence[Hashable], values: np.ndarray) -> list[str]:
     notes = []
     pairs = list(zip(exact, values.tolist(), strict=True))
     large = [(each, value) for each, value in pairs if abs(value) >= 2**53]  # no dates
-    if rounded := sum(
-        each == each.to_integral_value() and each != int(value) for each, value in large
-    ):
+    whole = [pair for pair in large if pair[0].as_tuple().exponent <= 0 and not pair[0] % 1]
+    if rounded := sum(each != int(value) for each, value in whole):
         notes.append(f"{rounded} integers beyond 2^53 rounded to float64's nearest")
     if vanished := sum(value == 0 and each != 0 for each, value in pairs):
         notes.append(f"{vanished} numbers too small for float64, read as 0")
