@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
-from attn_jax.checks import require, require_count, require_function, require_integer
+from attn_jax.checks import all_hold, require, require_count, require_function, require_integer
 from attn_jax.integers import compare, moved, relative_position
 from attn_jax.positions import Block, Index, whole
 from attn_jax.reach import Reach, Span

@@ -288,3 +288,21 @@ def test_a_bool_is_no_integer(true):
 def test_bad_mask_is_named(mask, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         attention_weights(jnp.ones((Q, 3)), jnp.ones((K, 3)), mask=mask())
+
+
+def test_rows_and_shifts_of_any_size():
+    """Indices that are moved stay in order at the ends of their dtype."""
+    shifted = attn_jax.masks.Shifted
+    for start in (2**31 - 1, 2**31, 2**70, jnp.uint32(2**31 + 5), jnp.int8(127)):
+        assert shifted(attn_jax.Causal(), start).dense(3, 5).all()
+        assert not shifted(attn_jax.Padding(3, 2), start).dense(3, 3).any()
+    assert shifted(attn_jax.Causal(), -1).dense(3, 3).sum() == 3
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("rows", [[0.5], [-1], [[1]]])
+def test_rows_are_indices(rows):
+    with pytest.raises(ValueError, match=r"^rows must "):
+        attn_jax.masks.Rows(attn_jax.Causal(), np.array(rows))
+    with pytest.raises(ValueError, match=r"^start must be one integer"):
+        attn_jax.masks.Shifted(attn_jax.Causal(), 1.5)
