@@ -43,12 +43,12 @@ def _differ(function: Callable, arguments: Sequence, alone: Sequence) -> bool:
     """Whether the pair has another value where it is alone; False where that cannot be told."""
     try:
         whole, own = (_evaluated(function, each) for each in (arguments, alone))
+        if whole is None or own is None:
+            return False
+        beside_others = np.broadcast_to(whole, _PAIRS)[_PAIR]
+        return not np.allclose(beside_others, own, 1e-2, 1e-2, equal_nan=True)
     except Exception:  # these are not the arrays that it is made for: its own call will tell
         return False
-    if whole is None or own is None or whole.ndim > 2:
-        return False
-    beside_others = np.broadcast_to(whole, _PAIRS)[_PAIR]
-    return not np.allclose(beside_others, own, 1e-2, 1e-2, equal_nan=True)
 
 
 def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray | None:
