@@ -30,11 +30,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import cudnn, masks, streaming
+from attn_jax.block_scores import attended, block_scores
+from attn_jax.blocks import indices, whole
 from attn_jax.checks import as_array, at_least, require, require_function
 from attn_jax.dropout import Dropout
 from attn_jax.normalizers import Softmax, logsumexp, softmax
-from attn_jax.pairs import attended, block_scores
-from attn_jax.positions import indices, whole
 from attn_jax.precision import accumulate, computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import PRODUCTS, ScaledDot, Score, compared

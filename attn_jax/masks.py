@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
+from attn_jax.block_mask import BlockMask, Span
+from attn_jax.blocks import Block, Index, whole
 from attn_jax.checks import all_hold, require, require_count, require_function, require_integer
 from attn_jax.integers import compare, moved, relative_position
-from attn_jax.positions import Block, Index, whole
-from attn_jax.reach import Reach, Span
 from attn_jax.slots import index, slot
 
 MaskFunction = Callable[[Index, Index], Bool[Array, "#q #k"]]
@@ -44,9 +44,9 @@ class Mask:
         """The mask in a block of pairs; what holds an array slices it instead of indexing it."""
         return self(*block.indices)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """What is known of each block before it is computed; here: nothing."""
-        return Reach.unknown(rows, columns)
+        return BlockMask.unknown(rows, columns)
 
     def __and__(self, other: MaskFunction) -> "Mask":
         return And(self, _mask(other))
@@ -88,9 +88,13 @@ def in_block(mask: MaskFunction, block: Block) -> Bool[Array, "#q #k"]:
     return allowed.reshape((1,) * (2 - allowed.ndim) + allowed.shape)
 
 
-def reach(mask: MaskFunction, rows: Span, columns: Span) -> Reach:
-    """`Mask.reach` of any mask, a plain function included."""
-    return mask.reach(rows, columns) if hasattr(mask, "reach") else Reach.unknown(rows, columns)
+def block_mask(mask: MaskFunction, rows: Span, columns: Span) -> BlockMask:
+    """`Mask.block_mask` of any mask, a plain function included."""
+    return (
+        mask.block_mask(rows, columns)
+        if hasattr(mask, "block_mask")
+        else BlockMask.unknown(rows, columns)
+    )
 
 
 @slot
@@ -109,7 +113,7 @@ class Causal(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return compare(operator.le, relative_position(query_index, key_index), self.offset)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks on, below and above the diagonal."""
         return _not_after(self.offset, rows, columns)
 
@@ -138,9 +142,9 @@ class Window(Mask):
             allowed &= compare(operator.le, relative_position(query_index, key_index), self.right)
         return allowed
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks in the band, and those within it."""
-        band = Reach.unknown(rows, columns)
+        band = BlockMask.unknown(rows, columns)
         band = dataclasses.replace(band, every=band.some)
         if self.left is not None:
             band &= _not_before(self.left, rows, columns)
@@ -171,7 +175,7 @@ class Padding(Mask):
             allowed = allowed & compare(operator.lt, query_index, self.query_length)
         return allowed
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks before the ends."""
         inside = _before(self.key_length, columns, (1, -1), rows, columns)
         if self.query_length is not None:
@@ -199,13 +203,13 @@ class Segments(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return compare(operator.eq, self.query_ids[query_index], self.key_ids[key_index])
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks whose ranges of ids overlap, known at run time."""
         low, high = rows.of(self.query_ids)
         first, last = columns.of(self.key_ids)
         some = compare(operator.le, low[:, None], last[None, :])
         some &= compare(operator.le, first[None, :], high[:, None])
-        return Reach.of(some, None, rows, columns)
+        return BlockMask.of(some, None, rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -237,9 +241,9 @@ class Prefix(Mask):
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         return Padding(self.length)(query_index, key_index)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks before the prefix's end."""
-        return Padding(self.length).reach(rows, columns)
+        return Padding(self.length).block_mask(rows, columns)
 
 
 @slot
@@ -288,9 +292,9 @@ class And(Mask):
         """Both masks, in a block."""
         return self.left.in_block(block) & self.right.in_block(block)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """What is known of both masks."""
-        return self.left.reach(rows, columns) & self.right.reach(rows, columns)
+        return self.left.block_mask(rows, columns) & self.right.block_mask(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -312,9 +316,9 @@ class Or(Mask):
         """Either mask, in a block."""
         return self.left.in_block(block) | self.right.in_block(block)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """What is known of either mask."""
-        return self.left.reach(rows, columns) | self.right.reach(rows, columns)
+        return self.left.block_mask(rows, columns) | self.right.block_mask(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -335,9 +339,9 @@ class Not(Mask):
         """The mask, in a block, turned around."""
         return ~self.mask.in_block(block)
 
-    def reach(self, rows: Span, columns: Span) -> Reach:
+    def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """What is known of the mask, turned around."""
-        return ~self.mask.reach(rows, columns)
+        return ~self.mask.block_mask(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -404,26 +408,26 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) -> Reach:
+def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) -> BlockMask:
     """Blocks whose indices along one axis lie before a length."""
     some, every = (
         compare(operator.lt, end.reshape(shape), length) for end in (ends.first, ends.last)
     )
-    return Reach.of(some, every, rows, columns)
+    return BlockMask.of(some, every, rows, columns)
 
 
-def _not_after(most: Any, rows: Span, columns: Span) -> Reach:
+def _not_after(most: Any, rows: Span, columns: Span) -> BlockMask:
     """Blocks where j - i is at most that."""
     some = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
     every = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
-    return Reach.of(some, every, rows, columns)
+    return BlockMask.of(some, every, rows, columns)
 
 
-def _not_before(most: Any, rows: Span, columns: Span) -> Reach:
+def _not_before(most: Any, rows: Span, columns: Span) -> BlockMask:
     """Blocks where i - j is at most that."""
     some = compare(operator.le, rows.first[:, None] - columns.last[None, :], most)
     every = compare(operator.le, rows.last[:, None] - columns.first[None, :], most)
-    return Reach.of(some, every, rows, columns)
+    return BlockMask.of(some, every, rows, columns)
 
 
 def _mask(mask: Any) -> Mask:

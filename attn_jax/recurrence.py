@@ -1,7 +1,7 @@
 """Recurrence over time: one step of a GRU and of an LSTM, and the scan that repeats it.
 
 The part of a step that sees the inputs alone, x W + b for all gates, is one matrix product over all
-times (`products.affine`); the scan gets its rows. Arrays in the scan have time first: [t, b, …].
+times (`matmul.affine`); the scan gets its rows. Arrays in the scan have time first: [t, b, …].
 """
 
 from collections.abc import Callable

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Integer, Num
 
+from attn_jax.blocks import Block, Index, indices  # noqa: F401 - the doctests' indices
 from attn_jax.checks import require, require_function, require_positive, require_scalar
 from attn_jax.integers import clip, moved, relative_position
-from attn_jax.positions import Block, Index, indices  # noqa: F401 - the doctests' indices
 from attn_jax.precision import accumulate
 from attn_jax.slots import slot, static
 

@@ -17,11 +17,11 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
-            "kernels checks precision positions reach integers constraints meshes primitive",
-            "recurrence position_encodings products slots",
+            "kernels checks precision blocks block_mask integers constraints meshes primitive",
+            "recurrence position_encodings matmul slots",
             "thresholds",
             "scores score_mods masks normalizers dropout",
-            "pairs cudnn",
+            "block_scores cudnn",
             "streaming attention",
             "heads",
             "drop_in decoding training metrics plots testing regression text",

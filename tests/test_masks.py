@@ -18,8 +18,8 @@ from attn_jax import (
     attention,
     attention_weights,
 )
-from attn_jax.masks import reach
-from attn_jax.reach import Span
+from attn_jax.block_mask import Span
+from attn_jax.masks import block_mask
 from tests import oracles
 from tests.members import IMPLEMENTATIONS, MASKS, SIZES, inputs
 from tests.test_integers import ENDS, dtypes_here, held
@@ -139,7 +139,7 @@ def on_a_grid(mask, start):
         for each, size in ((i, 2), (j, 3))
     )
     there = mask(jnp.asarray(i, int)[:, None], jnp.asarray(j, int)[None, :])
-    return jnp.broadcast_to(there, (Q, K)), vars(reach(mask, rows, columns))
+    return jnp.broadcast_to(there, (Q, K)), vars(block_mask(mask, rows, columns))
 
 
 def assert_known(blocks, whole):
@@ -196,7 +196,7 @@ def test_segments_of_any_two_dtypes(x64):
         for a, b in itertools.product(ids, ids):
             mask, q, k = Segments(ids[a], ids[b]), len(ids[a]), len(ids[b])
             single = (Span(np.arange(n), np.arange(n)) for n in (q, k))
-            results[a, b] = mask.dense(q, k), reach(mask, *single).maybe
+            results[a, b] = mask.dense(q, k), block_mask(mask, *single).maybe
         return results
 
     with jax.enable_x64(x64):

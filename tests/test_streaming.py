@@ -34,7 +34,7 @@ from attn_jax import (
     masks,
     score_mods,
 )
-from attn_jax.reach import Span
+from attn_jax.block_mask import Span
 from attn_jax.streaming.grid import make_grid
 from tests.members import DENSE, MASKS, SCORE_MODS, SIZES, STREAMING, Implementation, inputs
 from tests.tolerance import assert_close, assert_trees_close
@@ -115,12 +115,12 @@ def spans(size):
 
 
 def found(mask, size):
-    """What `reach` says, and for each block whether any and whether all pairs are allowed."""
-    reach, whole = mask.reach(*spans(size)), np.asarray(mask.dense(Q, K))
-    some, every = (np.zeros(reach.some.shape, bool) for _ in range(2))
+    """What `block_mask` says, and for each block whether any and whether all pairs are allowed."""
+    block_mask, whole = mask.block_mask(*spans(size)), np.asarray(mask.dense(Q, K))
+    some, every = (np.zeros(block_mask.some.shape, bool) for _ in range(2))
     for at, inside in blocks(size):
         some[at], every[at] = whole[inside].any(), whole[inside].all()
-    return reach, some, every
+    return block_mask, some, every
 
 
 N = {n: jnp.array(n) for n in range(7)}  # positions that are known at run time only
@@ -155,11 +155,11 @@ AT_RUN_TIME = {
     ids=[*map(str, MASKS[1:]), *(f"{name}_at_run_time" for name in AT_RUN_TIME)],
 )
 def test_reach_is_never_wrong(mask, size):
-    reach, some, every = found(mask, size)
-    assert not (some & ~reach.some).any()
-    assert not (reach.every & ~every).any()
-    if reach.maybe is not None:
-        assert not (some & ~np.asarray(reach.maybe)).any()
+    block_mask, some, every = found(mask, size)
+    assert not (some & ~block_mask.some).any()
+    assert not (block_mask.every & ~every).any()
+    if block_mask.maybe is not None:
+        assert not (some & ~np.asarray(block_mask.maybe)).any()
 
 
 @each_size
@@ -169,9 +169,9 @@ def test_reach_is_never_wrong(mask, size):
     ids=str,
 )
 def test_reach_finds_every_block_of_a_static_mask(member, size):
-    reach, some, every = found(member.slot(), size)
-    np.testing.assert_array_equal(reach.some, some)
-    np.testing.assert_array_equal(reach.every, every)
+    block_mask, some, every = found(member.slot(), size)
+    np.testing.assert_array_equal(block_mask.some, some)
+    np.testing.assert_array_equal(block_mask.every, every)
 
 
 @each_size
@@ -181,8 +181,8 @@ def test_reach_finds_every_block_of_a_static_mask(member, size):
 def test_reach_finds_every_empty_block_at_run_time(name, size):
     if name == "segments" and size != (1, 1):
         pytest.skip("ranges of ids may meet where no id does")
-    reach, some, _ = found(AT_RUN_TIME[name], size)
-    np.testing.assert_array_equal(reach.some & np.asarray(reach.maybe), some)
+    block_mask, some, _ = found(AT_RUN_TIME[name], size)
+    np.testing.assert_array_equal(block_mask.some & np.asarray(block_mask.maybe), some)
 
 
 # 3. What is not computed
@@ -278,8 +278,8 @@ class Counted(attn_jax.masks.Mask):
         self.counter.passes()
         return self.mask(query_index, key_index)
 
-    def reach(self, rows, columns):
-        return masks.reach(self.mask, rows, columns)
+    def block_mask(self, rows, columns):
+        return masks.block_mask(self.mask, rows, columns)
 
 
 @pytest.mark.parametrize("which", ["forward", "gradient"])

@@ -10,7 +10,7 @@ that it is the same); what a step closes over is not even repeated.
     Step, Decoded, prepare                       step.py
     greedy, sample                               single.py filters.py
     beam_search                                  beam.py hypotheses.py
-    log-probabilities, allowed tokens, the best  choices.py
+    log-probabilities, allowed tokens, the best  logits.py
 
 Common to all three:
 - A hypothesis has `lengths` tokens, `end` included. It is finished when it has produced `end`,

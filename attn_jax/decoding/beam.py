@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from attn_jax import meshes
 from attn_jax.checks import all_hold, require, require_scalar
-from attn_jax.decoding.choices import allowed_only, log_probabilities
 from attn_jax.decoding.hypotheses import History, Hypotheses
+from attn_jax.decoding.logits import allowed_only, log_probabilities
 from attn_jax.decoding.step import Decoded, Search, Step, prepare, require_count
 
 MOST_PENALTY = float(np.finfo(np.float32).max)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 from attn_jax import meshes
-from attn_jax.decoding.choices import best_token
+from attn_jax.decoding.logits import best_token
 
 
 def draw(

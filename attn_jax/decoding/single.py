@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 from attn_jax import meshes
 from attn_jax.checks import all_hold, require, require_positive, require_scalar
-from attn_jax.decoding.choices import allowed_only, best_token, log_probabilities
 from attn_jax.decoding.filters import draw
+from attn_jax.decoding.logits import allowed_only, best_token, log_probabilities
 from attn_jax.decoding.step import Decoded, Search, Step, prepare, require_count
 
 # what it needs beside the logits and the time, arrays, it gets as arguments

@@ -18,10 +18,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from attn_jax import meshes
 from attn_jax.checks import require
+from attn_jax.matmul import transposed
 from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
 from attn_jax.precision import accumulation_dtype
-from attn_jax.products import turned
 
 HELD = 2**20  # logits of a chunk, where the cache is a CPU's
 HELD_ELSEWHERE = 2**25
@@ -116,7 +116,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
         array = jnp.pad(array[order], [(0, count * size - n), *[(0, 0)] * (array.ndim - 1)])
         return array.reshape(count, size, *array.shape[1:])
 
-    of_tokens = turned(kernel)  # rows by rows is faster: `products.product`
+    of_tokens = transposed(kernel)  # rows by rows is faster: `matmul.matmul`
 
     def compute(sums, chunk):
         rows, labels, real = chunk
@@ -131,7 +131,7 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
         slope = losses.token_slopes(smoothing, logits, labels, real)
         narrow = slope.astype(kernel.dtype)
         of_rows = _product(narrow, kernel, (1, 1))
-        of_kernel = gradient[0] + _product(turned(rows), narrow, (1, 0))
+        of_kernel = gradient[0] + _product(transposed(rows), narrow, (1, 0))
         return (sums, (of_kernel, gradient[1] + jnp.sum(slope, axis=0))), of_rows
 
     def skip(sums, chunk):

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import at_least, concrete, require
 from attn_jax.dropout import drop_units
+from attn_jax.matmul import affine
 from attn_jax.meshes import gathered
 from attn_jax.nn.arguments import (
     require_dtype,
@@ -20,7 +21,6 @@ from attn_jax.nn.arguments import (
 )
 from attn_jax.nn.recurrent import require_rate
 from attn_jax.position_encodings import sinusoids
-from attn_jax.products import affine
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi"]
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi")

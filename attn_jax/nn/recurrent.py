@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require, require_scalar
 from attn_jax.dropout import drop_units
+from attn_jax.matmul import affine
 from attn_jax.nn.arguments import (
     lengths_of,
     require_flags,
@@ -23,7 +24,6 @@ from attn_jax.nn.arguments import (
     without_padding,
 )
 from attn_jax.position_encodings import sinusoids
-from attn_jax.products import affine
 from attn_jax.recurrence import LSTMState, gru, lstm, over_time, real_times
 
 CellName = Literal["gru", "lstm"]

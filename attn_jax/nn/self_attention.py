@@ -12,6 +12,7 @@ from attn_jax import masks, regression
 from attn_jax.attention import attention_weights
 from attn_jax.checks import require
 from attn_jax.heads import choose_for_heads, over_heads
+from attn_jax.matmul import affine
 from attn_jax.meshes import alike
 from attn_jax.nn.arguments import (
     lengths_of,
@@ -28,7 +29,6 @@ from attn_jax.nn.recurrent import require_rate
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
 from attn_jax.position_encodings import alibi_slopes, rotated
-from attn_jax.products import affine
 from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
 from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import is_pure

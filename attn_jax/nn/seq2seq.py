@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from attn_jax import metrics
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.matmul import affine
 from attn_jax.meshes import gathered
 from attn_jax.nn.arguments import (
     lengths_of,
@@ -30,7 +31,6 @@ from attn_jax.nn.arguments import (
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.recurrent import CELLS, CellName, Encoded, fold, require_rate
 from attn_jax.normalizers import Softmax
-from attn_jax.products import affine
 from attn_jax.recurrence import over_time
 
 Order = Literal["attend_then_step", "step_then_attend"]

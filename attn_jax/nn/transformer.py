@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
-from attn_jax import products, streaming
+from attn_jax import matmul, streaming
 from attn_jax.checks import require
 from attn_jax.nn.arguments import (
     SLOTS,
@@ -303,8 +303,8 @@ def _scanned(graphdef, function, remat, state, inputs, lengths, memory, rng):
         outputs, asked = block(outputs, lengths, memory, fold(rng, number))
         return outputs, None if function is None else function(block, asked, memory)
 
-    # Without remat, products and attention are kept; what lies between is cheaper made than moved.
-    kept = jax.checkpoint_policies.save_only_these_names(products.KEPT, streaming.KEPT)
+    # Without remat, matrix products and attention are kept: the rest is cheaper to compute again.
+    kept = jax.checkpoint_policies.save_only_these_names(matmul.KEPT, streaming.KEPT)
     layer = jax.checkpoint(layer, prevent_cse=False, policy=None if remat else kept)
     numbers = jnp.arange(jax.tree.leaves(state)[0].shape[0])
     return jax.lax.scan(lambda outputs, now: layer(outputs, *now), inputs, (state, numbers))

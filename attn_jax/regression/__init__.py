@@ -8,11 +8,12 @@ information criteria, confidence bands. (Nadaraya 1964; Watson 1964; Fan & Gijbe
 2006, ch. 5.)
 
     kernel_regression, smoother, leave_one_out                     smoothing.py
-      local lines; the answer where no key supports a query          local_lines.py outside.py
+      local lines; the answer where no key supports a query          local_lines.py extrapolation.py
       a few queries at a time, where L is too large                  chunks.py
     leave_one_out_error, aicc, r_squared, confidence_band, …       diagnostics.py
     search_bandwidth                                               search.py
-      the minimum on all the data; on few rows first                 valleys.py stages.py
+      the minimum on all the data                                    multistart.py
+      on few rows first                                              successive_halving.py
 
 Everything but L itself is computed in memory that grows with q + k. Time grows with q · k: where
 that is too much, errors, freedom and criteria are taken at a sample of `rows`, with all keys.
@@ -30,7 +31,7 @@ from attn_jax.regression.diagnostics import (
     noise_variance,
     r_squared,
 )
-from attn_jax.regression.outside import Outside
+from attn_jax.regression.extrapolation import Outside
 from attn_jax.regression.search import Search, sampled_rows, search_bandwidth
 from attn_jax.regression.smoothing import (
     kernel_regression,

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import as_array, require
 from attn_jax.kernels import gaussian
-from attn_jax.regression import stages, valleys
+from attn_jax.regression import multistart, successive_halving
 from attn_jax.regression.diagnostics import CRITERIA
 from attn_jax.regression.places import places
 from attn_jax.regression.smoothing import checked_rows
@@ -93,16 +93,16 @@ def search_bandwidth(
         return Search(bandwidth, value(free))
 
     if len(rows) * n <= FEW_PAIRS:
-        objective = valleys.Objective(_at, (chosen.get("rows"), fit, per_feature), dtype)
-        lowest = valleys.lowest_in_a_box if in_a_box else valleys.lowest_on_a_line
+        objective = multistart.Objective(_at, (chosen.get("rows"), fit, per_feature), dtype)
+        lowest = multistart.lowest_in_a_box if in_a_box else multistart.lowest_on_a_line
         return found(lowest(objective, *ends), objective.exact)
 
     def tell(free, value):
         if on_value is not None:
             on_value(_bandwidth(free, fit.scale, per_feature), value)
 
-    looks = stages.Looks(_at, (fit, per_feature), dtype, tell)
-    lowest = stages.lowest_in_a_box if in_a_box else stages.lowest_on_a_line
+    looks = successive_halving.Looks(_at, (fit, per_feature), dtype, tell)
+    lowest = successive_halving.lowest_in_a_box if in_a_box else successive_halving.lowest_on_a_line
     return found(lowest(looks, *ends, rows), lambda free: looks.value(free, rows))
 
 

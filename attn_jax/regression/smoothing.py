@@ -10,14 +10,14 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
+from attn_jax.block_scores import attended
 from attn_jax.checks import all_hold, as_array, require
 from attn_jax.meshes import everywhere, gathered
 from attn_jax.normalizers import Softmax, softmax
-from attn_jax.pairs import attended
 from attn_jax.precision import output_dtype
 from attn_jax.regression.chunks import check, chosen, held_by_query, in_chunks, is_whole, once
+from attn_jax.regression.extrapolation import Outside, allowed_pairs, answer, fill, times
 from attn_jax.regression.local_lines import local_line
-from attn_jax.regression.outside import Outside, allowed_pairs, answer, fill, times
 from attn_jax.regression.places import places
 from attn_jax.scores import Kernel, compared
 

@@ -25,10 +25,10 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Num
 
 from attn_jax import masks
+from attn_jax.block_scores import block_scores
 from attn_jax.checks import require
 from attn_jax.meshes import automatic, axes_of, spec, varying
 from attn_jax.normalizers import Entmax
-from attn_jax.pairs import block_scores
 from attn_jax.precision import accumulate, accumulation_dtype, output_dtype
 from attn_jax.scores import compared
 from attn_jax.slots import apart, is_pure, together

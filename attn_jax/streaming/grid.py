@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Num
 
 from attn_jax import masks
+from attn_jax.block_mask import Span
+from attn_jax.blocks import Block
 from attn_jax.checks import at_least, require
-from attn_jax.positions import Block
-from attn_jax.reach import Span
 
 # What a mask leaves of a block: nothing, all, something, only something of one half of its queries.
 SKIPPED, WHOLE, PARTIAL, UPPER, LOWER = range(5)
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def beyond(self) -> tuple[bool, bool]:
-        """Whether the last blocks reach beyond the last query and the last key."""
+        """Whether the last blocks block_mask beyond the last query and the last key."""
         return self.of[0] % self.size[0] != 0, self.of[1] % self.size[1] != 0
 
     def block(self, start: tuple[Any, Any], *, half: bool = False) -> Block:
@@ -145,12 +145,12 @@ def make_grid(
     if mask is None:
         kinds, maybe = np.where(overhang, PARTIAL, WHOLE), None
     else:
-        reach = masks.reach(mask, rows, columns)
-        kinds = np.where(reach.every & ~overhang, WHOLE, PARTIAL)
-        kinds, maybe = np.where(reach.some, kinds, SKIPPED), reach.maybe
+        block_mask = masks.block_mask(mask, rows, columns)
+        kinds = np.where(block_mask.every & ~overhang, WHOLE, PARTIAL)
+        kinds, maybe = np.where(block_mask.some, kinds, SKIPPED), block_mask.maybe
         spread = len(rows.first) == 1 and jax.device_count() > 1  # a half is not on all devices
         if size[0] % 2 == 0 and size[0] > 2 and not spread:
-            upper, lower = (masks.reach(mask, half, columns).some for half in _halves(rows))
+            upper, lower = (masks.block_mask(mask, half, columns).some for half in _halves(rows))
             kinds = np.where((kinds == PARTIAL) & ~upper, LOWER, kinds)
             kinds = np.where((kinds == PARTIAL) & ~lower, UPPER, kinds)
     return dataclasses.replace(grid, kinds=kinds, columns=_visited(kinds)), maybe

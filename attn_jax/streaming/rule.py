@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn_jax.pairs import attended
+from attn_jax.block_scores import attended
 from attn_jax.primitive import Differentiable
 from attn_jax.streaming.forms import RowState
 from attn_jax.streaming.grid import Grid

@@ -37,7 +37,7 @@ from attn_jax.testing.attention_invariants import (
     check_attention,
     examine_attention,
 )
-from attn_jax.testing.invariants import Broken, Invariant, InvariantError, Report, Result
+from attn_jax.testing.invariants import Invariant, InvariantError, PropertyViolation, Report, Result
 from attn_jax.testing.normalizer_invariants import (
     NORMALIZER_INVARIANTS,
     check_normalizer,

@@ -1,6 +1,6 @@
 """The invariants of attention: `fn(query [q, d], key [k, d], value [k, e], mask=None) -> output`.
 
-Each is a law (`attention_laws`) and its inputs (`attention_cases`): one row of the table.
+Each is a law (`attention_properties`) and its inputs (`attention_cases`): one row of the table.
 """
 
 from collections.abc import Callable, Collection
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attn_jax.checks import require
 from attn_jax.testing import attention_cases as cases
-from attn_jax.testing import attention_laws as laws
+from attn_jax.testing import attention_properties as properties
 from attn_jax.testing.invariants import Invariant, Options, Report, examine, names
 from attn_jax.testing.strategies import FINITE_GARBAGE, NONFINITE_GARBAGE
 
@@ -129,29 +129,37 @@ _unmasked = cases.drawn_with(masked=["full"])
 
 ATTENTION_INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
-        "convex-hull", "the output lies among the values attended to", laws.convex_hull, _ordinary
+        "convex-hull",
+        "the output lies among the values attended to",
+        properties.convex_hull,
+        _ordinary,
     ),
-    Invariant("sums-to-one", "equal values come out as they are", laws.sums_to_one, _ordinary),
-    Invariant("linear-in-value", "the output is linear in the value", laws.linear, _ordinary),
     Invariant(
-        "key-permutation", "the order of the keys does not matter", laws.key_permutation, _ordinary
+        "sums-to-one", "equal values come out as they are", properties.sums_to_one, _ordinary
+    ),
+    Invariant("linear-in-value", "the output is linear in the value", properties.linear, _ordinary),
+    Invariant(
+        "key-permutation",
+        "the order of the keys does not matter",
+        properties.key_permutation,
+        _ordinary,
     ),
     Invariant(
         "query-independent",
         "a query's output does not depend on the queries beside it",
-        laws.query_independent,
+        properties.query_independent,
         cases.drawn_with(masked=["full"], sizes=[(2, 3)]),
     ),
     Invariant(
         "large-scores",
         "scores of millions give a finite output among the values",
-        laws.large_scores,
+        properties.large_scores,
         cases.drawn_with(scale=st.sampled_from([1e4, 1e5, 1e6, 1e7, 1e8])),
     ),
     Invariant(
         "masked-deleted",
         "a masked key changes nothing, however large it and its value are",
-        laws.deleted,
+        properties.deleted,
         lambda options: st.one_of(
             cases.drawn(options, garbage=FINITE_GARBAGE), cases.drawn(options, huge=True)
         ),
@@ -160,78 +168,80 @@ ATTENTION_INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "masked-gradient",
         "nor any gradient, and its own is 0",
-        laws.deleted_in_gradient,
+        properties.deleted_in_gradient,
         cases.drawn_with(garbage=FINITE_GARBAGE, cotangent=True),
         ("mask", "gradient"),
     ),
     Invariant(
         "masked-nonfinite",
         "nor if it or its value is infinite or NaN",
-        laws.deleted_in_both,
+        properties.deleted_in_both,
         cases.drawn_with(garbage=NONFINITE_GARBAGE, cotangent=True),
         ("mask",),
     ),
     Invariant(
         "empty-row",
         "a query that may attend to nothing has output 0 and gradient 0",
-        laws.empty_row,
+        properties.empty_row,
         lambda options: cases.drawn(options, masked=["any"]).map(cases.first_empty),
         ("mask",),
     ),
     Invariant(
         "causal-no-leak",
         "under a causal mask a query sees no later key, in value and gradient",
-        laws.causal,
+        properties.causal,
         cases.drawn_with(masked=["full"], sizes=[(2, 3)]),
         ("causal",),
     ),
     Invariant(
         "padding-invariant",
         "padded queries and keys, masked, change nothing",
-        laws.padding,
+        properties.padding,
         cases.drawn_with(masked=["full"], sizes=[(1, 2)], pad=st.sampled_from([1.0, 0.0, -8.0])),
         ("mask",),
     ),
     Invariant(
         "gradient-finite",
         "the gradient is finite wherever the inputs are",
-        laws.gradient_finite,
+        properties.gradient_finite,
         cases.drawn_with(huge=True, cotangent=True),
         ("gradient",),
     ),
     Invariant(
         "gradient-true",
         "the gradient is the slope of the function",
-        laws.gradient_true,
+        properties.gradient_true,
         cases.drawn_with(masked=["full"], sizes=[(1, 2)], cotangent=True),
         ("gradient", "autodiff"),
     ),
     Invariant(
         "batch-invariant",
         "an example's output does not depend on its batch and heads",
-        laws.batch_invariant,
+        properties.batch_invariant,
         cases.four,
         ("batch",),
     ),
-    Invariant("vmap-equals-loop", "vmap gives what a loop gives", laws.vmap, cases.two, ("vmap",)),
+    Invariant(
+        "vmap-equals-loop", "vmap gives what a loop gives", properties.vmap, cases.two, ("vmap",)
+    ),
     Invariant(
         "jit-equals-eager",
         "jit gives what eager JAX gives",
-        laws.jit,
+        properties.jit,
         cases.drawn_with(sizes=[(1, 2)]),
         ("jit",),
     ),
     Invariant(
         "dtype",
         "the output has the promised dtype",
-        laws.dtype,
+        properties.dtype,
         cases.every_dtype,
         ("output_dtype",),
     ),
     Invariant(
         "reference",
         "the output is that of the reference",
-        laws.reference,
+        properties.reference,
         _ordinary,
         ("reference",),
     ),

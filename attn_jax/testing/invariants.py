@@ -39,7 +39,7 @@ class Options:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Broken(Exception):  # noqa: N818 - it is no error of the program: a counterexample
+class PropertyViolation(Exception):  # noqa: N818 - it is no error of the program: a counterexample
     """An invariant does not hold: what was computed, and by how much it is wrong."""
 
     def __init__(self, message: str, **outputs: Any):
@@ -77,30 +77,32 @@ class Subject:
 
 
 def require_close(what: str, got: Any, expected: Any, tolerance: float) -> None:
-    """Raise `Broken` where got and expected differ by more than tolerance · max(1, |expected|)."""
+    """Raise where got and expected differ by more than tolerance · max(1, |expected|)."""
     got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
     outputs = {what: got, "expected": expected}
     if got.shape != expected.shape:
-        raise Broken(f"{what} has shape {got.shape}, not {expected.shape}", **outputs)
+        raise PropertyViolation(f"{what} has shape {got.shape}, not {expected.shape}", **outputs)
     with np.errstate(all="ignore"):
         error = np.abs(got - expected) / np.maximum(1, np.abs(expected))
     if np.isnan(error).any():
-        raise Broken(f"{what} is not a number", **outputs)
+        raise PropertyViolation(f"{what} is not a number", **outputs)
     if error.max(initial=0) > tolerance:
-        raise Broken(f"{what} off by {error.max():.3g}, at most {tolerance:.3g} allowed", **outputs)
+        raise PropertyViolation(
+            f"{what} off by {error.max():.3g}, at most {tolerance:.3g} allowed", **outputs
+        )
 
 
 def require_finite(what: str, got: np.ndarray) -> None:
-    """Raise `Broken` where an entry is NaN or infinite."""
+    """Raise `PropertyViolation` where an entry is NaN or infinite."""
     if not np.isfinite(got).all():
-        raise Broken(f"{what} is not finite", **{what: got})
+        raise PropertyViolation(f"{what} is not finite", **{what: got})
 
 
 def require_at_least(what: str, got: np.ndarray, least: Any, tolerance: float) -> None:
-    """Raise `Broken` where an entry is NaN or below its bound."""
+    """Raise `PropertyViolation` where an entry is NaN or below its bound."""
     lack = np.max(np.asarray(least) - got, initial=0)
     if not lack <= tolerance:
-        raise Broken(f"{what} too small by {lack:.3g}", **{what: got})
+        raise PropertyViolation(f"{what} too small by {lack:.3g}", **{what: got})
 
 
 def differences(value: Callable[[np.ndarray], Any], array: np.ndarray) -> np.ndarray:
@@ -124,7 +126,7 @@ def differences(value: Callable[[np.ndarray], Any], array: np.ndarray) -> np.nda
 class Invariant:
     """One row of a table: what must hold, on which inputs, and what a function needs for it.
 
-    `holds(subject, case)` raises `Broken` where the invariant fails; `cases(options)` is the
+    `holds(subject, case)` raises `PropertyViolation` where it fails; `cases(options)` is the
     strategy of its inputs. `needs` names what decides whether it applies: "mask", "gradient",
     "autodiff", "vmap", "jit", "reference", "output_dtype" or an extra option.
     """
@@ -147,17 +149,17 @@ class Invariant:
         }
         return all(has.get(need, need in subject.function.transforms) for need in self.needs)
 
-    def broken_by(self, subject: Subject, case: Case) -> Broken | None:
+    def broken_by(self, subject: Subject, case: Case) -> PropertyViolation | None:
         """What is wrong on this input, if anything is; an exception of the function is."""
         try:
             self.holds(subject, case)
-        except Broken as broken:
+        except PropertyViolation as broken:
             return broken
         except hypothesis.errors.UnsatisfiedAssumption:
             raise
         except Exception as error:
             line = (str(error).strip() or "no message").splitlines()[0][:200]
-            return Broken(f"it raises {type(error).__name__}: {line}")
+            return PropertyViolation(f"it raises {type(error).__name__}: {line}")
         return None
 
     def examine(self, subject: Subject) -> "Result":
@@ -166,7 +168,7 @@ class Invariant:
             return Result(self.name, self.statement, "not promised")
         if not self.applies(subject):
             return Result(self.name, self.statement, "not applicable")
-        seen: list[tuple[Case, Broken]] = []
+        seen: list[tuple[Case, PropertyViolation]] = []
 
         def breaks(case: Case) -> bool:
             broken = self.broken_by(subject, case)
@@ -192,10 +194,10 @@ class Invariant:
             except hypothesis.errors.Flaky:
                 case, broken = seen[-1]
                 message = f"{broken.message} (and not each time that it gets this input)"
-                return self._failure(case, Broken(message, **broken.outputs))
+                return self._failure(case, PropertyViolation(message, **broken.outputs))
         return self._failure(*seen[-1])  # the last that was tried is the smallest
 
-    def _failure(self, case: Case, broken: Broken) -> "Result":
+    def _failure(self, case: Case, broken: PropertyViolation) -> "Result":
         return Result(
             self.name, self.statement, "fails", broken.message, case, dict(broken.outputs)
         )

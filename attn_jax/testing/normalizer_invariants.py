@@ -1,6 +1,6 @@
 """The invariants of normalizers: `fn(scores [..., k], where=None) -> weights [..., k]`.
 
-Each is a law (`normalizer_laws`) and its inputs (`normalizer_cases`): one row of the table.
+Each is a law (`normalizer_properties`) and its inputs (`normalizer_cases`): one row of the table.
 """
 
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from attn_jax.testing import normalizer_cases as cases
-from attn_jax.testing import normalizer_laws as laws
+from attn_jax.testing import normalizer_properties as properties
 from attn_jax.testing.invariants import Invariant, Options, Report, examine, names
 from attn_jax.testing.strategies import FINITE, FINITE_GARBAGE, NONFINITE_GARBAGE, ORDINARY
 
@@ -92,135 +92,147 @@ _smooth = cases.with_more(cases.unmasked(["plain"]), **_cotangent)
 
 
 NORMALIZER_INVARIANTS: tuple[Invariant, ...] = (
-    Invariant("non-negative", "no weight is negative or NaN", laws.non_negative, cases.ordinary()),
-    Invariant("sums-to-one", "the weights of a row sum to one", laws.sums_to_one, cases.ordinary()),
+    Invariant(
+        "non-negative", "no weight is negative or NaN", properties.non_negative, cases.ordinary()
+    ),
+    Invariant(
+        "sums-to-one", "the weights of a row sum to one", properties.sums_to_one, cases.ordinary()
+    ),
     Invariant(
         "large-scores",
         "scores of millions are as good as small ones: no overflow",
-        laws.large_scores,
+        properties.large_scores,
         cases.with_more(cases.unmasked(ORDINARY), **_larges),
     ),
     Invariant(
         "shift-invariant",
         "a number added to a whole row changes nothing",
-        laws.shift_invariant,
+        properties.shift_invariant,
         cases.with_more(cases.ordinary(), shift=_shifts),
     ),
     Invariant(
         "permutation-equivariant",
         "permuted scores have the same weights, permuted",
-        laws.permutation_equivariant,
+        properties.permutation_equivariant,
         cases.with_more(cases.ordinary(), order=_orders),
     ),
     Invariant(
         "order-preserving",
         "a higher score has no lower weight",
-        laws.order_preserving,
+        properties.order_preserving,
         cases.ordinary(),
     ),
     Invariant(
         "low-temperature",
         "scaled-up scores: all weight on the highest, ties share it",
-        laws.low_temperature,
+        properties.low_temperature,
         cases.ordinary(),
     ),
     Invariant(
         "high-temperature",
         "scaled-down scores: equal weights",
-        laws.high_temperature,
+        properties.high_temperature,
         cases.ordinary(),
     ),
     Invariant(
         "masked-deleted",
         "a masked score changes nothing, however large it is",
-        laws.deleted,
+        properties.deleted,
         cases.masked(FINITE_GARBAGE),
         ("mask",),
     ),
     Invariant(
         "masked-gradient",
         "nor any gradient, and its own is 0",
-        laws.deleted_in_gradient,
+        properties.deleted_in_gradient,
         cases.with_more(cases.masked(FINITE_GARBAGE, ORDINARY), **_cotangent),
         ("mask", "gradient"),
     ),
     Invariant(
         "masked-nonfinite",
         "nor if it is infinite or NaN",
-        laws.deleted_in_both,
+        properties.deleted_in_both,
         cases.with_more(cases.masked(NONFINITE_GARBAGE, ORDINARY), **_cotangent),
         ("mask",),
     ),
     Invariant(
         "minus-infinity",
         "a score of -inf is a deleted one, in value and gradient",
-        laws.minus_infinity,
+        properties.minus_infinity,
         cases.with_more(cases.unmasked(["infinite"]), **_cotangent),
     ),
     Invariant(
         "empty-row",
         "a row with nothing allowed has weights 0 and gradient 0",
-        laws.empty_row,
+        properties.empty_row,
         cases.empty,
         ("mask",),
     ),
     Invariant(
         "all-minus-infinity",
         "a row of nothing but -inf has weights 0 and gradient 0",
-        laws.empty_row,
+        properties.empty_row,
         cases.all_infinite,
     ),
     Invariant(
         "jacobian-symmetric",
         "the Jacobian is symmetric and positive semi-definite",
-        laws.jacobian_symmetric,
+        properties.jacobian_symmetric,
         cases.unmasked(ORDINARY),
         ("gradient",),
     ),
     Invariant(
         "jacobian-shift",
         "a shift of the row is in the Jacobian's null space",
-        laws.jacobian_shift,
+        properties.jacobian_shift,
         cases.unmasked(ORDINARY),
         ("gradient",),
     ),
     Invariant(
         "gradient-finite",
         "the gradient is finite wherever the scores are",
-        laws.gradient_finite,
+        properties.gradient_finite,
         cases.with_more(cases.unmasked(FINITE), **_cotangent),
         ("gradient",),
     ),
     Invariant(
         "gradient-true",
         "the gradient is the slope of the function",
-        laws.gradient_true,
+        properties.gradient_true,
         _smooth,
         ("gradient", "autodiff"),
     ),
     Invariant(
         "batch-invariant",
         "a row's weights do not depend on the rows beside it",
-        laws.batch_invariant,
+        properties.batch_invariant,
         cases.batches,
     ),
     Invariant(
-        "vmap-equals-loop", "vmap gives what a loop gives", laws.vmap, cases.batches, ("vmap",)
+        "vmap-equals-loop",
+        "vmap gives what a loop gives",
+        properties.vmap,
+        cases.batches,
+        ("vmap",),
     ),
     Invariant(
-        "jit-equals-eager", "jit gives what eager JAX gives", laws.jit, cases.one_shape, ("jit",)
+        "jit-equals-eager",
+        "jit gives what eager JAX gives",
+        properties.jit,
+        cases.one_shape,
+        ("jit",),
     ),
     Invariant(
         "dtype",
         "the weights have the promised dtype",
-        laws.dtype,
+        properties.dtype,
         cases.every_dtype,
         ("output_dtype",),
     ),
     Invariant(
         "reference",
         "the weights are those of the reference",
-        laws.reference,
+        properties.reference,
         cases.ordinary(),
         ("reference",),
     ),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn_jax.regression.chunks import once
-from attn_jax.regression.valleys import finite, grid, starts
+from attn_jax.regression.multistart import finite, grid, starts
 
 FIRST_ROWS, MORE_ROWS = 8, 4  # of the race: at the start, and times as many each time
 KEPT, FINALISTS = 8, 3  # one place of so many stays, and at least so many places

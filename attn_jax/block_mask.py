@@ -28,7 +28,7 @@ class Span:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reach:
+class BlockMask:
     """What a mask lets through in each block [rows, columns] of a grid.
 
     `some` is False where surely nothing is allowed, `every` True where surely all is: both known
@@ -40,13 +40,13 @@ class Reach:
     maybe: Array | None = None
 
     @classmethod
-    def unknown(cls, rows: Span, columns: Span) -> "Reach":
+    def unknown(cls, rows: Span, columns: Span) -> "BlockMask":
         """Nothing is known: every block has to be looked at."""
         shape = len(rows.first), len(columns.first)
         return cls(np.ones(shape, bool), np.zeros(shape, bool))
 
     @classmethod
-    def of(cls, some: Any, every: Any, rows: Span, columns: Span) -> "Reach":
+    def of(cls, some: Any, every: Any, rows: Span, columns: Span) -> "BlockMask":
         """From comparisons of block ends, which are NumPy's where all positions are static."""
         shape = len(rows.first), len(columns.first)
         if every is None or isinstance(some, jax.Array):
@@ -54,22 +54,22 @@ class Reach:
             return cls(nothing.some, nothing.every, _unless_batched(jnp.broadcast_to(some, shape)))
         return cls(np.broadcast_to(some, shape), np.broadcast_to(every, shape))
 
-    def __and__(self, other: "Reach") -> "Reach":
+    def __and__(self, other: "BlockMask") -> "BlockMask":
         both = [each.maybe for each in (self, other) if each.maybe is not None]
         maybe = None if not both else both[0] if len(both) == 1 else both[0] & both[1]
-        return Reach(self.some & other.some, self.every & other.every, maybe)
+        return BlockMask(self.some & other.some, self.every & other.every, maybe)
 
-    def __or__(self, other: "Reach") -> "Reach":
+    def __or__(self, other: "BlockMask") -> "BlockMask":
         maybe = None
         if self.maybe is not None and other.maybe is not None:
             maybe = (self.some & self.maybe) | (other.some & other.maybe)
         elif self.maybe is not None or other.maybe is not None:
             traced, plain = (self, other) if self.maybe is not None else (other, self)
             maybe = (traced.some & traced.maybe) | plain.some
-        return Reach(self.some | other.some, self.every | other.every, maybe)
+        return BlockMask(self.some | other.some, self.every | other.every, maybe)
 
-    def __invert__(self) -> "Reach":
-        return Reach(~self.every, ~self.some)
+    def __invert__(self) -> "BlockMask":
+        return BlockMask(~self.every, ~self.some)
 
 
 @jax.custom_batching.custom_vmap

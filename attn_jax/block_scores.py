@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
 from attn_jax import score_mods, scores
+from attn_jax.blocks import Block
 from attn_jax.checks import require
-from attn_jax.positions import Block
 from attn_jax.precision import accumulate
 
 _INTERIOR = 0.5  # stands in for a deleted score: inside the domain of every usual function

@@ -1,11 +1,11 @@
-"""What each invariant of normalizers says: a function that raises `Broken`."""
+"""What each invariant of normalizers says: a function that raises `PropertyViolation`."""
 
 import numpy as np
 from hypothesis import assume
 
 from attn_jax.testing.invariants import (
-    Broken,
     Case,
+    PropertyViolation,
     Subject,
     differences,
     promised_dtype,
@@ -52,7 +52,7 @@ def order_preserving(weights: Subject, case: Case) -> None:
     for i, j in np.ndindex(len(s), len(s)):
         excess = got[i] - got[j] if s[i] <= s[j] else 0.0
         if allowed[i] and allowed[j] and excess > weights.tolerance(case["scores"]):
-            raise Broken(f"the lower score has {excess:.3g} more weight", weights=got)
+            raise PropertyViolation(f"the lower score has {excess:.3g} more weight", weights=got)
 
 
 LARGE = {"float16": 2**10, "bfloat16": 2**7, "float32": 2**23, "float64": 2**30}
@@ -156,7 +156,7 @@ def jacobian_symmetric(weights: Subject, case: Case) -> None:
     require_close("Jacobian", jacobian, jacobian.T, tolerance)
     least = np.linalg.eigvalsh(jacobian + jacobian.T).min() / 2
     if least < -tolerance:
-        raise Broken(f"the Jacobian has the eigenvalue {least:.3g}", Jacobian=jacobian)
+        raise PropertyViolation(f"the Jacobian has the eigenvalue {least:.3g}", Jacobian=jacobian)
 
 
 def jacobian_shift(weights: Subject, case: Case) -> None:
@@ -214,7 +214,7 @@ def dtype(weights: Subject, case: Case) -> None:
     got = weights.function.dtype_of([case["scores"]])
     promised = promised_dtype(weights.options, given)
     if got != promised:
-        raise Broken(f"{given} scores give {got} weights, not {promised}")
+        raise PropertyViolation(f"{given} scores give {got} weights, not {promised}")
 
 
 def reference(weights: Subject, case: Case) -> None:

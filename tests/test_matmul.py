@@ -1,11 +1,11 @@
-"""Products that are turned for a CPU are products, and so are their derivatives."""
+"""Products with a transposed kernel on a CPU are products, and so are their derivatives."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax.products import MANY, affine, product
+from attn_jax.matmul import MANY, affine, matmul
 from tests.tolerance import assert_trees_close
 
 RNG = np.random.default_rng(9)
@@ -30,14 +30,14 @@ def test_derivatives_of_a_product(rows):
 
         return run(left, KERNEL)
 
-    assert_trees_close(outcome(product), outcome(jnp.matmul))
+    assert_trees_close(outcome(matmul), outcome(jnp.matmul))
 
 
 def test_many_rows_are_multiplied_by_rows_of_the_kernel():
-    """Only on a CPU, and only where turning the kernel pays."""
-    programs = [str(jax.make_jaxpr(product)(jnp.ones((n, 3)), KERNEL)) for n in (MANY - 1, MANY)]
-    turned = ["optimization_barrier" in each for each in programs]
-    assert turned == [False, jax.default_backend() == "cpu"]
+    """Only on a CPU, and only where transposing the kernel pays."""
+    programs = [str(jax.make_jaxpr(matmul)(jnp.ones((n, 3)), KERNEL)) for n in (MANY - 1, MANY)]
+    transposed = ["optimization_barrier" in each for each in programs]
+    assert transposed == [False, jax.default_backend() == "cpu"]
 
 
 def test_affine_has_any_axes():

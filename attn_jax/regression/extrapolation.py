@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
 from attn_jax import masks
+from attn_jax.block_scores import attended
 from attn_jax.checks import concrete
-from attn_jax.pairs import attended
 from attn_jax.precision import accumulate, accumulation_dtype, difference
 from attn_jax.regression.chunks import chosen, in_chunks, once
 from attn_jax.scores import Kernel, compared

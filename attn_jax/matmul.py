@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from attn_jax.checks import at_least
 from attn_jax.meshes import is_explicit
 
-MANY = 256  # rows, for which turning a kernel pays
+MANY = 256  # rows, for which transposing a kernel pays
 KEPT = "affine"  # what a policy of `jax.checkpoint` may keep, so that no product is made twice
 
 
@@ -22,45 +22,45 @@ def affine(
     if is_explicit((inputs, kernel)):  # where axes that are sharded do not become one
         outputs = checkpoint_name(inputs @ kernel, KEPT)
         return outputs if bias is None else outputs + bias.reshape((1,) * (inputs.ndim - 1) + (-1,))
-    rows = checkpoint_name(product(inputs.reshape(-1, inputs.shape[-1]), kernel), KEPT)
+    rows = checkpoint_name(matmul(inputs.reshape(-1, inputs.shape[-1]), kernel), KEPT)
     if bias is not None:
         rows = rows + bias[None]
     return rows.reshape(*inputs.shape[:-1], kernel.shape[1])
 
 
 @jax.custom_jvp
-def product(rows: Float[Array, "n d"], kernel: Float[Array, "d g"]) -> Float[Array, "n g"]:
+def matmul(rows: Float[Array, "n d"], kernel: Float[Array, "d g"]) -> Float[Array, "n g"]:
     """rows W, in the forms that XLA multiplies fastest on a CPU, up to 1.8 times as fast.
 
     There many rows are multiplied by the rows of Wᵀ, and a kernel's gradient has the longer of its
     axes last.
 
-    >>> product(*map(jax.numpy.ones, ((2, 3), (3, 1)))).tolist()
+    >>> matmul(*map(jax.numpy.ones, ((2, 3), (3, 1)))).tolist()
     [[3.0], [3.0]]
     """
-    return _by_rows(rows, kernel) if _turns(rows) else rows @ kernel
+    return _by_rows(rows, kernel) if _transposes(rows) else rows @ kernel
 
 
-@product.defjvp
-def _product_jvp(primals, tangents):
+@matmul.defjvp
+def _matmul_jvp(primals, tangents):
     (rows, kernel), (d_rows, d_kernel) = primals, tangents
-    turns = _turns(rows) and kernel.shape[0] >= kernel.shape[1]
+    turns = _transposes(rows) and kernel.shape[0] >= kernel.shape[1]
     change = _by_rows(rows, d_kernel) if turns else rows @ d_kernel
-    return product(rows, kernel), d_rows @ kernel + change
+    return matmul(rows, kernel), d_rows @ kernel + change
 
 
-def _turns(rows: Array) -> bool:
+def _transposes(rows: Array) -> bool:
     return jax.default_backend() == "cpu" and at_least(rows.shape[0], MANY)
 
 
 def _by_rows(rows: Array, kernel: Array) -> Array:
-    return jax.lax.dot_general(rows, turned(kernel), (((1,), (1,)), ((), ())))
+    return jax.lax.dot_general(rows, transposed(kernel), (((1,), (1,)), ((), ())))
 
 
-def turned(matrix: Float[Array, "a b"]) -> Float[Array, "b a"]:
+def transposed(matrix: Float[Array, "a b"]) -> Float[Array, "b a"]:
     """The transpose as an array of its own: XLA does not undo it in the product that follows.
 
-    >>> turned(jax.numpy.array([[1.0, 2.0]])).tolist()
+    >>> transposed(jax.numpy.array([[1.0, 2.0]])).tolist()
     [[1.0], [2.0]]
     """
     return jax.lax.optimization_barrier(matrix.T)

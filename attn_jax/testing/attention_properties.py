@@ -1,4 +1,4 @@
-"""What each invariant of attention says: a function that raises `Broken`."""
+"""What each invariant of attention says: a function that raises `PropertyViolation`."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from hypothesis import assume
 
 from attn_jax.testing.attention_cases import INPUTS, allowed, inputs
 from attn_jax.testing.invariants import (
-    Broken,
     Case,
+    PropertyViolation,
     Subject,
     differences,
     promised_dtype,
@@ -29,7 +29,7 @@ def _in_hull(output: np.ndarray, case: Case, tolerance: float) -> None:
     for i, there in enumerate(allowed(case)):
         excess = (directions @ output[i]) - (directions @ value[there].T).max(-1)
         if not excess.max() <= tolerance * max(1, np.abs(value).max()):
-            raise Broken(
+            raise PropertyViolation(
                 f"the output of query {i} is {excess.max():.3g} outside the values", output=output
             )
 
@@ -250,7 +250,7 @@ def dtype(attention: Subject, case: Case) -> None:
     got = attention.function.dtype_of(inputs(case))
     promised = promised_dtype(attention.options, given)
     if got != promised:
-        raise Broken(f"{given} inputs give {got} output, not {promised}")
+        raise PropertyViolation(f"{given} inputs give {got} output, not {promised}")
 
 
 def reference(attention: Subject, case: Case) -> None:
