@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from experiments.errors import Terminated, UserError, unknown
+from experiments.harness.errors import Terminated, UserError, unknown
 
 PROGRAM = "python -m experiments"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nobody's mistake, and no bug
@@ -165,7 +165,7 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     try:
         import tyro
 
-        from experiments import runs
+        from experiments.harness import runs
 
         module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
     except ModuleNotFoundError as error:

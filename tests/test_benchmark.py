@@ -17,7 +17,7 @@ from experiments.benchmark.jax_programs import JAX
 from experiments.benchmark.rows import Journal, Row, require_same
 from experiments.benchmark.shapes import FAMILIES, SHAPES, Shape, select
 from experiments.benchmark.slots import NORMALIZERS, SCORES
-from experiments.errors import UserError
+from experiments.harness.errors import UserError
 from tests import oracles
 from tests.tolerance import assert_close
 

@@ -6,8 +6,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from experiments import delimited
-from experiments.curves import (
+from experiments.data import delimited
+from experiments.data.curves import (
     DATA_SETS,
     CurveOptions,
     load,
@@ -15,7 +15,7 @@ from experiments.curves import (
     textbook_test,
     textbook_truth,
 )
-from experiments.errors import UserError
+from experiments.harness.errors import UserError
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_named_data(name, rows, outputs):
 def test_every_named_set_is_in_the_help():
     import inspect
 
-    from experiments import curves
+    from experiments.data import curves
 
     source = inspect.getsource(curves.CurveOptions)
     assert all(name in source for name in DATA_SETS)

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from attn_jax import text, training
-from experiments import cli, dates, letters
-from experiments import date_translation_figures as figures
-from experiments import date_translation_results as results
-from experiments.date_translation_comparison import FEW_ROWS, ROWS
-from experiments.date_translation_fits import name_of
-from experiments.dates import Written
-from experiments.translation import models
-from experiments.translation.fits import Pairs
-from experiments.translation.models import ModelOptions
-from experiments.translation.translator import SearchOptions
+from experiments import cli
+from experiments.data import dates
+from experiments.data.dates import Written
+from experiments.date_translation import figures
+from experiments.date_translation import report as results
+from experiments.date_translation.comparison import FEW_ROWS, ROWS
+from experiments.date_translation.train import name_of
+from experiments.harness import glyphs as letters
+from experiments.seq2seq import models
+from experiments.seq2seq.models import ModelOptions
+from experiments.seq2seq.train import Pairs
+from experiments.seq2seq.translator import SearchOptions
 
 LANGUAGES = ("--languages", "de", "ar", "ru")
 FEW = ["-".join(row) for row in FEW_ROWS]

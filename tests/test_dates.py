@@ -10,10 +10,9 @@ from babel import Locale
 from babel.dates import format_date, parse_date
 
 from attn_jax import text
-from experiments import dates
-from experiments.dates import FORMATS, LANGUAGES, DateOptions, Written
-from experiments.errors import UserError
-from experiments.translation import lines
+from experiments.data import dates, lines
+from experiments.data.dates import FORMATS, LANGUAGES, DateOptions, Written
+from experiments.harness.errors import UserError
 
 DAYS = [datetime.date(1950, 1, 1), datetime.date(2004, 2, 29), datetime.date(2049, 12, 31)]
 

@@ -15,9 +15,10 @@ import pytest
 
 from attn_jax.training.interrupt import Interrupt
 from attn_jax.training.lock import Lock
-from experiments import cli, runs, tables
-from experiments.errors import UserError
-from experiments.runs import Output
+from experiments import cli
+from experiments.harness import runs, tables
+from experiments.harness.errors import UserError
+from experiments.harness.runs import Output
 
 
 @dataclass(frozen=True)

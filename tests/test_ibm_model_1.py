@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from experiments import ibm_model_1
+from experiments.seq2seq import ibm_model_1
 
 PAIRS = [([0, 1, 1], [0, 2]), ([3, 0], [1, 0, 0]), ([1, 3], [2, 1]), ([], [2]), ([2], [])]
 

@@ -9,10 +9,12 @@ import pytest
 
 from attn_jax import regression, training
 from attn_jax.nn import NadarayaWatson
-from experiments import cli, in_parts, kernel_regression_figures
-from experiments import kernel_regression_baselines as baselines
-from experiments import kernel_regression_fits as fits
-from experiments.curves import Curve
+from experiments import cli
+from experiments.data.curves import Curve
+from experiments.harness import parts as in_parts
+from experiments.kernel_regression import baselines
+from experiments.kernel_regression import figures as kernel_regression_figures
+from experiments.kernel_regression import methods as fits
 from tests.tolerance import assert_close
 
 METHODS = (
@@ -307,6 +309,6 @@ def test_every_kernel_is_an_option():
     from typing import get_args
 
     from attn_jax import kernels
-    from experiments.kernel_regression_fits import KernelName
+    from experiments.kernel_regression.methods import KernelName
 
     assert set(get_args(KernelName)) == set(kernels.BY_NAME)

@@ -10,9 +10,9 @@ import pytest
 
 from attn_jax import regression, text
 from experiments import cli, language_model
-from experiments import language_model_measures as measures
-from experiments import language_model_text as texts
-from experiments import language_model_training as lm
+from experiments.data import long_text as texts
+from experiments.language_model import report as measures
+from experiments.language_model import train as lm
 
 FIGURES = {"attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
 
@@ -294,7 +294,7 @@ def test_maps_are_the_layers_own():
 
 def test_speed_is_that_of_equal_models(tmp_path, capsys):
     """The twins of `flax.nnx` have the same losses and, after steps of training, still do."""
-    from experiments import language_model_speed as speed
+    from experiments.benchmark.models import language_model as speed
 
     assert main(tmp_path, "speed", "--smoke") == 0
     written = capsys.readouterr().out

@@ -14,8 +14,8 @@ import pytest
 from attn_jax import metrics
 from attn_jax.text import Vocabulary
 from experiments import cli
-from experiments.translation import saved
-from experiments.translation.saved import Saved
+from experiments.seq2seq import saved
+from experiments.seq2seq.saved import Saved
 
 FIGURES = {"bleu_by_length", "learning_curve"}
 
@@ -141,7 +141,7 @@ def test_n_best_and_an_ensemble(trained, tmp_path, capsys, monkeypatch):
 
 def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch, capsys):
     """Ctrl-C at an evaluation; the resumed run ends with the bits of the whole one."""
-    from experiments.translation import fits
+    from experiments.seq2seq import train as fits
 
     evaluations = []
 

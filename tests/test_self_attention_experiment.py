@@ -10,9 +10,7 @@ import pytest
 from flax import nnx
 
 from experiments import cli, self_attention
-from experiments import self_attention_figures as figures
-from experiments import self_attention_recall as recall
-from experiments import self_attention_steps as steps
+from experiments.self_attention import figures, recall, steps
 from tests.test_plots import assert_readable
 
 WORDS = ["to", "be", "or", "not", "to", "be", "is"]

@@ -8,10 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments import cli, sequence_tasks, sequences
-from experiments import sequence_tasks_results as results
-from experiments.sequences import TASKS, Part
-from experiments.translation import models
+from experiments import cli, sequence_tasks
+from experiments.data import integers as sequences
+from experiments.data.integers import TASKS, Part
+from experiments.seq2seq import models
+from experiments.sequence_tasks import report as results
 
 # What JoeyNMT's and Sockeye's own scripts generate: (count, longest, of them empty).
 DEFINED = {
@@ -147,7 +148,7 @@ def test_evaluation_repeats_the_numbers(trained, tmp_path, capsys):
 
 def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
     """Ctrl-C at an evaluation; the resumed run ends with the bits of the whole one."""
-    from experiments.translation import fits
+    from experiments.seq2seq import train as fits
 
     evaluations = []
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from attn_jax import metrics, text
-from experiments.errors import UserError
-from experiments.translation import alignments, corpora, saved
-from experiments.translation.corpora import NOTHING, Corpus, Lines
-from experiments.translation.models import ModelOptions, build
-from experiments.translation.saved import Saved
+from experiments.data import parallel_text as corpora
+from experiments.data.parallel_text import NOTHING, Corpus, Lines
+from experiments.harness.errors import UserError
+from experiments.seq2seq import alignments, saved
+from experiments.seq2seq.models import ModelOptions, build
+from experiments.seq2seq.saved import Saved
 
 LINES = Lines(["αβ γ", "γ", ""], ["c a", "a b c", "b"])
 GOLD = (frozenset({(0, 1), (1, 0)}), frozenset({(0, 0)}), frozenset())
@@ -63,7 +64,7 @@ def test_only_the_other_direction_is_taken_for_it():
 
 
 def test_weights_of_a_words_tokens():
-    from experiments.translation.words import word_weights
+    from experiments.seq2seq.words import word_weights
 
     weights = np.array([[0.2, 0.3, 0.5], [0.6, 0.0, 0.4]])
     table = word_weights(weights, [0, 0, 1], [0, 0])

@@ -11,19 +11,17 @@ from flax import nnx
 
 from attn_jax import text, training
 from attn_jax.nn import TransformerSeq2Seq
-from experiments.errors import UserError
-from experiments.translation import corpora, fits, lines, models, reports, saved
-from experiments.translation.corpora import CorpusOptions
-from experiments.translation.fits import FitOptions, Pairs
-from experiments.translation.models import ModelOptions
-from experiments.translation.translator import (
-    SearchOptions,
-    Translation,
-    Translator,
-    cut,
-    together,
-)
-from experiments.translation.words import word_links
+from experiments.data import lines
+from experiments.data import parallel_text as corpora
+from experiments.data.parallel_text import CorpusOptions
+from experiments.harness.errors import UserError
+from experiments.seq2seq import models, saved
+from experiments.seq2seq import report as reports
+from experiments.seq2seq import train as fits
+from experiments.seq2seq.models import ModelOptions
+from experiments.seq2seq.train import FitOptions, Pairs
+from experiments.seq2seq.translator import SearchOptions, Translation, Translator, cut, together
+from experiments.seq2seq.words import word_links
 from tests.tolerance import assert_close
 
 # Words and links

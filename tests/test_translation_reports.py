@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from attn_jax import text
-from experiments import letters
-from experiments.errors import UserError
-from experiments.translation import asked, figures, reports
-from experiments.translation.corpora import Lines
-from experiments.translation.scoring import Scoring
-from experiments.translation.translator import Translation
+from experiments.data.parallel_text import Lines
+from experiments.harness import glyphs as letters
+from experiments.harness.errors import UserError
+from experiments.machine_translation import output as asked
+from experiments.seq2seq import figures
+from experiments.seq2seq import report as reports
+from experiments.seq2seq.scoring import Scoring
+from experiments.seq2seq.translator import Translation
 
 PLAIN = Scoring(text.Vocabulary.train(["a"]))
 WITHOUT_CAPITALS = Scoring(text.Vocabulary.train(["a"], lowercase=True))

@@ -8,8 +8,9 @@ import zipfile
 
 import pytest
 
-from experiments import bible_alignments, bible_verses, wheels
-from experiments.errors import UserError
+from experiments.data import bible_alignments, bible_verses
+from experiments.data import pypi_archive as wheels
+from experiments.harness.errors import UserError
 
 
 def fabricate(directory, package, members):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from experiments.benchmark.shapes import Shape
 from experiments.benchmark.slots import NORMALIZERS, SCORES
-from experiments.errors import unknown
+from experiments.harness.errors import unknown
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 RESULTS = {

@@ -13,7 +13,7 @@ from typing import Any
 from experiments.benchmark.cases import DIRECTIONS, Case
 from experiments.benchmark.programs import Attend
 from experiments.benchmark.slots import NORMALIZERS, SCORES
-from experiments.errors import unknown
+from experiments.harness.errors import unknown
 
 
 @dataclass(frozen=True)

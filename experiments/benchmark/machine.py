@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import runs
-from experiments.errors import UserError
+from experiments.harness import runs
+from experiments.harness.errors import UserError
 
 PEERS = ("torch", "entmax", "pykeops", "tokamax")
 

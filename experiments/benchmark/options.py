@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from experiments.errors import UserError
-from experiments.runs import Output
+from experiments.harness.errors import UserError
+from experiments.harness.runs import Output
 
 
 @dataclass(frozen=True)

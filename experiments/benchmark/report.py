@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments import tables
 from experiments.benchmark import growth
 from experiments.benchmark.memory import RESIDENT
 from experiments.benchmark.rows import TIMED, Row
 from experiments.benchmark.shapes import SHAPES
+from experiments.harness import tables
 
 TIMES = (("ms", 1e-3), ("µs", 1e-6))
 SIZES = (("MiB", 2**20), ("KiB", 2**10))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import runs
 from experiments.benchmark.memory import Memory
-from experiments.errors import UserError
+from experiments.harness import runs
+from experiments.harness.errors import UserError
 
 Key = tuple[str, ...]
 TIMED = "timed"

@@ -12,7 +12,7 @@ from experiments.benchmark.measure import Contest, measure
 from experiments.benchmark.options import Benchmark
 from experiments.benchmark.programs import Framework
 from experiments.benchmark.rows import TIMED, Journal, Row, require_same
-from experiments.runs import Run, compile_quickly, start
+from experiments.harness.runs import Run, compile_quickly, start
 
 OURS = "attn_jax"
 BUSY = 0.5  # processes that wanted to run in the last minute, on average

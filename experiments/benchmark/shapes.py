@@ -7,7 +7,7 @@ no batch in its source gets one that a machine of two cores can run.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from experiments.errors import unknown
+from experiments.harness.errors import unknown
 
 
 @dataclass(frozen=True, kw_only=True)

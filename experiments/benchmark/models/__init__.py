@@ -1,0 +1,1 @@
+"""Whole models measured beside their Flax and PyTorch twins."""

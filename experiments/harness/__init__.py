@@ -1,0 +1,1 @@
+"""What every experiment stands on: runs, tables, errors, option types, training."""

@@ -1,0 +1,304 @@
+"""A run's directory, OUTPUT_DIR/EXPERIMENT/NAME, and the files in it.
+
+    config.json        every option, checksums of what a resumed run must share, versions, devices
+    metrics.json       the numbers that the experiment reports
+    predictions.csv    one row per example
+    figures/*.png
+
+While a run is under way, OUTPUT_DIR/EXPERIMENT/.NAME.lock keeps others of its name out.
+
+Each file appears whole or not at all: it is written beside its place and then renamed. JSON has
+no NaN and no infinities, so those are the strings "NaN", "Infinity" and "-Infinity", which
+Python's `float` reads back.
+"""
+
+import csv
+import dataclasses
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.harness.errors import UserError
+
+VERSIONS_OF = ("attn_jax", "jax", "flax", "numpy")
+NO_CHECKSUMS: Mapping[str, Any] = MappingProxyType({})
+FREE = ("resume", "output")  # options that a resumed run may change: its directory may have moved
+UNDER_WAY: dict[Path, Any] = {}  # this process's runs, and their locks
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where the files of a run go: OUTPUT_DIR/EXPERIMENT/NAME."""
+
+    name: str = "default"
+    """Name of the run. An earlier run of the same name is replaced."""
+    output_dir: Path = Path("runs")
+    """Directory that holds all runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run's directory, which exists."""
+
+    directory: Path
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> Path:
+        """Write metrics.json."""
+        return write(self.directory / "metrics.json", to_json(metrics))
+
+    def update_metrics(self, metrics: Mapping[str, Any]) -> Path:
+        """Write numbers into metrics.json beside those that it has."""
+        path = self.directory / "metrics.json"
+        return self.write_metrics((read_json(path) if path.exists() else {}) | dict(metrics))
+
+    def write_predictions(self, columns: Mapping[str, ArrayLike]) -> Path:
+        """Write predictions.csv: each column is [n], floats keep all their digits."""
+        return write(self.directory / "predictions.csv", to_csv(columns))
+
+    def write_figure(self, name: str, figure: Any, *, dpi: int = 150) -> Path:
+        """Write a matplotlib Figure to figures/NAME.png."""
+        from attn_jax import plots
+
+        path = self.directory / "figures" / f"{name}.png"
+        return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
+
+    def say_where(self) -> None:
+        """Print where everything is."""
+        print(f"\nresults in  {self.directory}/")
+        print(f"pictures in {self.directory / 'figures'}/")
+
+    def clear_figures(self, pattern: str = "*") -> None:
+        """Make figures/ if there is none, and take earlier pictures of these names out of it."""
+        figures = self.directory / "figures"
+        with refusing(figures):
+            figures.mkdir(parents=True, exist_ok=True)
+            for stale in figures.glob(f"{pattern}.png"):
+                stale.unlink(missing_ok=True)
+
+
+def start(
+    experiment: str,
+    options: Any,
+    output: Output,
+    *,
+    resume: bool = False,
+    checksums: Mapping[str, Any] = NO_CHECKSUMS,
+) -> Run:
+    """Make the run's directory, clear an earlier run of this name out of it, write config.json.
+
+    Call it before the long computation, and after all that can be refused: an earlier run of this
+    name is gone then. A bad name or an unwritable place is refused here, as is a name whose run
+    another process has under way, until `end`. With `resume` what is under training/ stays, and the
+    earlier run's options and checksums (name → value: of data, say, which options only point to)
+    have to be these.
+    """
+    run = Run(output.output_dir / experiment / checked_name(output.name))
+    if resume:
+        require_same(run.directory, options, checksums)
+    begin(run.directory)
+    with refusing(run.directory):
+        if not resume and (run.directory / "training").exists():
+            shutil.rmtree(run.directory / "training")
+        run.directory.mkdir(exist_ok=True)
+        if (run.directory / "config.json").exists():
+            shutil.rmtree(run.directory / "evaluation", ignore_errors=True)
+            for stale in ("metrics.json", "predictions.csv"):
+                (run.directory / stale).unlink(missing_ok=True)
+            run.clear_figures()
+        (run.directory / "figures").mkdir(exist_ok=True)
+    config = {"experiment": experiment, "options": options}
+    config |= {"checksums": checksums} if checksums else {}
+    write(run.directory / "config.json", to_json(config | environment()))
+    return run
+
+
+def begin(directory: Path) -> None:
+    """Refuse a run that another process has under way, and others from now on, until `end`."""
+    from attn_jax.training.lock import InUse, Lock
+
+    with refusing(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        file = directory.parent.resolve() / f".{directory.name}.lock"
+        try:
+            UNDER_WAY[file] = UNDER_WAY.get(file) or Lock(file)
+        except InUse as holder:
+            told = f"{directory} is being written by another run: {holder}"
+            raise UserError(f"{told}. Choose another --name, or wait.") from holder
+
+
+def end() -> None:
+    """Let others write what this process has written."""
+    while UNDER_WAY:
+        UNDER_WAY.popitem()[1].release()
+
+
+def require_same(
+    directory: Path, options: Any, checksums: Mapping[str, Any] = NO_CHECKSUMS
+) -> None:
+    """Refuse to resume what is not there, or what began with other options or other data."""
+    config = directory / "config.json"
+    if not config.exists():
+        raise UserError(f"--resume needs an earlier run. Got none in {directory}.")
+    before = read_json(config)
+    for what, given in (("options", options), ("checksums", checksums)):
+        now, there = plain(given), before.get(what, {})
+        changed = [name for name in now if name not in FREE and there.get(name) != now[name]]
+        if changed:
+            what = what.replace("checksums", "data")
+            names = ", ".join(changed)
+            raise UserError(f"--resume needs the {what} of the earlier run. Changed: {names}.")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return what a run was started with: its options, and checksums of what it was trained on."""
+    path = directory / "config.json"
+    if not path.exists():
+        raise UserError(f"{directory} holds no run. Train a model of this --name first.")
+    config = read_json(path)
+    for name in ("options", "checksums"):
+        if not isinstance(config.get(name), dict):
+            raise UserError(f"{path} is damaged, or another version's: it holds no {name}.")
+    return config
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a run."""
+    try:
+        read = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{path} is damaged: it holds no object.")
+    return read
+
+
+def checked_name(name: str) -> str:
+    """Return the run's name if it can be one directory's name everywhere."""
+    if not re.fullmatch(r"\w[\w.=+,-]{0,99}", name):
+        raise UserError(
+            "--name must be 1 to 100 letters, digits and - _ . = + , and begin with a letter or "
+            f"digit (no path: --output-dir is for that). Got {name!r}."
+        )
+    return name
+
+
+def compile_quickly() -> None:
+    """Leave LLVM's optimizer off, before JAX starts: a tiny run's time is nearly all compiling."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions (null: not installed as a package) and devices of this process."""
+    import jax
+
+    return {
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in VERSIONS_OF},
+        "devices": [f"{each.platform}:{each.id} {each.device_kind}" for each in jax.devices()],
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+    }
+
+
+def version(package: str) -> str | None:
+    """Return the installed version of a package, None for a bare checkout on the path."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def to_json(value: Any) -> str:
+    r"""Return valid JSON text of dataclasses, mappings, sequences, arrays, paths and scalars.
+
+    >>> to_json({"loss": float("nan"), "n": np.int64(3)})
+    '{\n  "loss": "NaN",\n  "n": 3\n}\n'
+    """
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Return the value in JSON's own types; non-finite floats become strings."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Path):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if hasattr(value, "__array__"):
+        return plain(numbers(value).tolist())
+    raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def numbers(array: ArrayLike) -> np.ndarray:
+    """Return a NumPy array of a type that Python knows (bfloat16 becomes float64)."""
+    array = np.asarray(array)
+    return array if array.dtype.kind in "biufU" else array.astype(np.float64)
+
+
+def to_csv(columns: Mapping[str, ArrayLike]) -> str:
+    r"""Return CSV text of columns [n] with a header.
+
+    >>> to_csv({"x": [1, 2], "y": [0.1, float("nan")]})
+    'x,y\n1,0.1\n2,nan\n'
+    """
+    arrays = {name: numbers(column) for name, column in columns.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise ValueError(f"columns must be one-dimensional and equally long. Got {shapes}.")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(arrays)
+    writer.writerows(zip(*(array.tolist() for array in arrays.values()), strict=True))
+    return text.getvalue()
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a UTF-8 file whole or not at all; bytes of a path that are no UTF-8 are escaped."""
+    return write_with(
+        path,
+        lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace", newline=""),
+    )
+
+
+def write_with(path: Path, writer: Callable[[Path], Any], *, option: str = "--output-dir") -> Path:
+    """Let `writer` fill a temporary file beside `path`, then rename it into place."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    with refusing(path, option):
+        try:
+            writer(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def refusing(path: Path, option: str = "--output-dir") -> Iterator[None]:
+    """Turn what the file system refuses into one clear line that names the option to change."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}. Choose another {option}."
+        ) from error

@@ -1,0 +1,81 @@
+"""Files that `translate` is asked for beside its output: links line by line, a picture."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from matplotlib.backend_bases import FigureCanvasBase
+
+from attn_jax import plots
+from experiments.harness.errors import UserError, listed
+from experiments.harness.glyphs import say_missing
+from experiments.harness.runs import refusing, write_with
+from experiments.seq2seq.figures import heat_map
+from experiments.seq2seq.report import translation_links
+from experiments.seq2seq.translator import Translation
+
+ALIGNMENTS, PLOT = "--alignments", "--plot"
+SIDES = ("source", "target")
+
+
+def writable(path: Path | None, option: str) -> Path | None:
+    """Return a path that a file can be written to, as far as that shows beforehand."""
+    if path is None:
+        return None
+    if path.is_dir():
+        raise UserError(f"{option} needs a file. Got the directory {path}.")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} needs a file in a directory that exists. Got {path}.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{option} needs a file that may be written. Got {path}.")
+    return path
+
+
+def picture(path: Path | None) -> Path | None:
+    """Return where a picture goes: PNG, unless its suffix says otherwise."""
+    if path is None:
+        return None
+    if path.name and not path.suffix:
+        path = path.with_name(f"{path.name}.png")
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise UserError(f"{PLOT} needs a suffix of {listed(known)}. Got {path.suffix!r}.")
+    return writable(path, PLOT)
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[IO[str] | None]:
+    """Open a new file of links; without a path there is none."""
+    if path is None:
+        yield None
+        return
+    with refusing(path, ALIGNMENTS):
+        stream = path.open("w", encoding="utf-8", newline="\n")
+    try:
+        yield stream
+    finally:
+        with refusing(path, ALIGNMENTS):
+            stream.close()
+
+
+def write_links(
+    stream: IO[str], source: str, best: list[Translation], vocabularies: tuple[Any, Any]
+) -> None:
+    """Write a line of links for each translation of a line, in Pharaoh's format, at once."""
+    from attn_jax import metrics
+
+    with refusing(Path(stream.name), ALIGNMENTS):
+        for each in best:
+            stream.write(metrics.to_pharaoh(translation_links(source, each, vocabularies)) + "\n")
+        stream.flush()
+
+
+def draw(path: Path, source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> bool:
+    """Draw the weights of a line, if there are any; say whether there were."""
+    figure = heat_map(source, translation, vocabularies, SIDES)
+    if figure is not None:
+        say_missing([source, translation.text])
+        write_with(path, lambda temporary: plots.save(figure, temporary), option=PLOT)
+    return figure is not None

@@ -1,0 +1,195 @@
+"""The models: options, the encoder-decoder they mean, its twin without attention."""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments.harness.errors import UserError, as_user_errors
+
+NEAR = 0.05  # of its parameters, that a twin may have more or less
+
+ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
+NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The encoder-decoder."""
+
+    model: Literal["recurrent", "transformer"] = "recurrent"
+    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes
+    normalizer, features, layers, dropout, heads, hidden, positions and norm of the options here."""
+    score: ScoreName = "additive"
+    """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
+    is the model without attention, which sees one summary of the source at every step."""
+    normalizer: NormalizerName = "softmax"
+    """What turns scores into weights; entmax learns its α."""
+    order: Literal["attend_then_step", "step_then_attend"] = "attend_then_step"
+    """Bahdanau's order, or Luong's, which feeds the last readout into the next step."""
+    encoder: Literal["recurrent", "convolutional"] = "recurrent"
+    """What reads the source."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """The recurrent cell."""
+    embedding: int = 128
+    """Features of a token."""
+    features: int = 256
+    """Units of each recurrent layer and direction."""
+    layers: int = 1
+    """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
+    heads: int = 4
+    """Heads of a Transformer's attention."""
+    hidden: int | None = None
+    """Units of a Transformer's feed-forward layers. Default: four times `--features`."""
+    positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
+    """How a Transformer knows where a token stands."""
+    norm: Literal["layer", "rms"] = "layer"
+    """How a Transformer normalizes its layers' inputs."""
+    tied: bool = False
+    """Whether the output layer is the target's embeddings."""
+    dropout: float = 0.2
+    """Rate on embeddings, between layers and before the output layer."""
+
+    def __post_init__(self):
+        for name in ("embedding", "features", "layers", "heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
+        if self.hidden is not None and self.hidden < 1:
+            raise UserError(f"--hidden must be at least 1. Got {self.hidden}.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
+        if self.model == "transformer":
+            if self.score == "none":
+                raise UserError("--score none needs --model recurrent: a Transformer is attention.")
+            if self.normalizer == "entmax":
+                rule = "whose α is learned, needs --model recurrent; entmax15 has α = 1.5"
+                raise UserError(f"--normalizer entmax, {rule}.")
+            if self.features % self.heads:
+                sizes = f"{self.features}. Got {self.heads}"
+                raise UserError(f"--heads must divide --features, {sizes}.")
+
+
+def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> Any:
+    """Return the `Seq2Seq` for vocabularies of these sizes."""
+    from flax import nnx
+
+    from attn_jax import nn
+
+    rngs = nnx.Rngs(seed)
+    if options.model == "transformer":
+        return nn.TransformerSeq2Seq(
+            sources,
+            targets,
+            options.features,
+            options.heads,
+            options.layers,
+            hidden=options.hidden,
+            normalizer=normalizer(options.normalizer),
+            positions=options.positions,
+            norm=options.norm,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
+    if options.encoder == "recurrent":
+        encoder = nn.RecurrentEncoder(
+            options.embedding,
+            options.features,
+            layers=options.layers,
+            cell=options.cell,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
+    else:
+        encoder = nn.ConvolutionalEncoder(
+            options.embedding,
+            options.features,
+            layers=options.layers,
+            dropout=options.dropout,
+            rngs=rngs,
+        )
+    decoder = nn.Decoder(
+        targets,
+        encoder.memory_features,
+        encoder.summary_features,
+        embedding=options.embedding,
+        features=options.features,
+        layers=options.layers if options.encoder == "recurrent" else 1,
+        cell=options.cell,
+        attention=None if options.score == "none" else options.score,
+        normalizer=normalizer(options.normalizer),
+        learn_alpha=options.normalizer == "entmax" and options.score != "none",
+        order=options.order,
+        tied=options.tied,
+        dropout=options.dropout,
+        rngs=rngs,
+    )
+    return nn.Seq2Seq(
+        sources,
+        encoder,
+        decoder,
+        embedding=options.embedding,
+        dropout=options.dropout,
+        rngs=rngs,
+    )
+
+
+def normalizer(name: NormalizerName) -> Any:
+    """Return the normalizer of this name."""
+    from attn_jax import normalizers
+
+    return {
+        "softmax": normalizers.Softmax(),
+        "sparsemax": normalizers.Sparsemax(),
+        "entmax15": normalizers.Entmax(1.5),
+        "entmax": normalizers.Entmax(1.5),
+    }[name]
+
+
+@functools.cache
+def parameters(options: ModelOptions, sources: int, targets: int) -> int:
+    """Return how many parameters the model has, without making it."""
+    import jax
+    from flax import nnx
+
+    with as_user_errors(ValueError):
+        model = nnx.eval_shape(lambda: build(options, sources, targets))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
+    """Return the model without attention whose number of parameters comes nearest.
+
+    A Transformer's embeddings are as wide as its features, so its twin's are.
+    """
+    goal = parameters(options, sources, targets)
+    width = options.features if options.model == "transformer" else options.embedding
+    changes = {"model": "recurrent", "score": "none", "embedding": width}
+    near = of_size(dataclasses.replace(options, **changes), goal, sources, targets)
+    count = parameters(near, sources, targets)
+    if abs(count / goal - 1) > NEAR:
+        raise UserError(
+            f"--twin finds no model without attention of about {goal:,} parameters: the nearest, "
+            f"of {near.features} features, has {count:,}. Choose another --embedding or --features."
+        )
+    return near
+
+
+def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:
+    """Return the options with the features whose number of parameters comes nearest to a goal."""
+
+    def of(features: int) -> ModelOptions:
+        return dataclasses.replace(options, features=features)
+
+    def count(features: int) -> int:
+        return parameters(of(features), sources, targets)
+
+    low, high = 1, 2
+    while count(high) < goal:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count(middle) < goal:
+            low = middle
+        else:
+            high = middle
+    return of(min(low, high, key=lambda features: abs(count(features) - goal)))
