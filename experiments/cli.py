@@ -1,9 +1,9 @@
 """The command line of all experiments: list them, or run one.
 
-An experiment NAME is one module `experiments/NAME` (hyphens as underscores) and one row of
-`EXPERIMENTS`. The module defines a frozen dataclass of options, with defaults and a docstring under
-each field, and `run(options)`. It imports what is slow to import inside its functions, so
-that `--help` answers at once.
+An experiment NAME is one folder `experiments/NAME` (hyphens as underscores) and one row of
+`EXPERIMENTS`. The folder's `COMMANDS` are its subcommands, name → function of options; the first is
+the default. Options are a frozen dataclass (`harness.options.Options`), which the function's
+annotation names. What is slow to import is imported inside functions: `--help` answers at once.
 """
 
 import errno
@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, get_type_hints
 
+from experiments.harness import runs
 from experiments.harness.errors import Terminated, UserError, unknown
 
 PROGRAM = "python -m experiments"
@@ -24,52 +26,43 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nobody's mistak
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row of the table: its name (the module's, with hyphens), its options class, its gist."""
+    """One row of the table: its name (the folder's, with hyphens) and what it does."""
 
     name: str
-    options: str
     summary: str
 
 
 EXPERIMENTS = (
     Experiment(
         "kernel-regression",
-        "KernelRegression",
         "Fit a curve by attention: a fixed kernel bandwidth against a learned one.",
     ),
     Experiment(
         "invariants",
-        "Invariants",
         "Which implementations of attention, ours and others', obey its invariants.",
     ),
     Experiment(
         "date-translation",
-        "DateTranslation",
         "Read dates in many languages with attention: which characters make which digit.",
     ),
     Experiment(
         "machine-translation",
-        "MachineTranslation",
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
         "sequence-tasks",
-        "SequenceTasks",
         "Reverse, copy or sort sequences of integers with attention, and count what is right.",
     ),
     Experiment(
         "language-model",
-        "LanguageModel",
         "Train a Transformer on any text: bits per character, attention maps, text it writes.",
     ),
     Experiment(
         "self-attention",
-        "SelfAttention",
         "Self-attention in six steps on your sentence; long distance and parallelism, measured.",
     ),
     Experiment(
         "benchmark",
-        "Benchmark",
         "How fast and how large implementations of attention are, each checked first.",
     ),
 )
@@ -161,24 +154,26 @@ def find(name: str) -> Experiment:
 
 
 def run(experiment: Experiment, argv: Sequence[str]) -> None:
-    """Parse the options of one experiment and run it."""
+    """Parse the options of one of the experiment's commands and run it."""
     try:
         import tyro
-
-        from experiments.harness import runs
-
-        module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
     except ModuleNotFoundError as error:
-        if error.name != "tyro":
-            raise
         raise UserError("the command line needs tyro: pip install -r requirements.txt") from error
-    options = tyro.cli(
-        getattr(module, experiment.options),
-        prog=f"{PROGRAM} {experiment.name}",
-        args=list(argv),
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
+    module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
+    commands: Mapping[str, Callable[[Any], None]] = module.COMMANDS
+    classes = {name: get_type_hints(each)["options"] for name, each in commands.items()}
+    command, *rest = argv if argv and argv[0] in commands else (next(iter(commands)), *argv)
+    how = {
+        "prog": f"{PROGRAM} {experiment.name}",
+        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    }
+    if len(commands) == 1:
+        options = tyro.cli(classes[command], args=rest, **how)
+    else:
+        about = f"{experiment.summary} Without a command: {command}."
+        args = argv if argv[:1] in (["-h"], ["--help"]) else [command, *rest]
+        options = tyro.extras.subcommand_cli_from_dict(classes, args=args, description=about, **how)
     try:
-        module.run(options)
+        commands[command](options)
     finally:
         runs.end()

@@ -3,40 +3,40 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 
 from attn_jax.training.interrupt import Interrupt
 from attn_jax.training.lock import Lock
 from experiments import cli
 from experiments.harness import runs, tables
 from experiments.harness.errors import UserError
+from experiments.harness.options import NonNegative, Options, Positive, Rate, Share, at_least
 from experiments.harness.runs import Output
 
 
 @dataclass(frozen=True)
-class Doubling:
+class Doubling(Options):
     """Double a number."""
 
     output: Output = field(default_factory=Output)
-    number: float = 1.0
+    number: NonNegative[float] = 1.0
     """The number."""
     fail: str = ""
     """How to fail."""
 
-    def __post_init__(self):
-        if self.number < 0:
-            raise UserError(f"number must not be negative. Got {self.number}.")
 
-
-def run_doubling(options):
+def run_doubling(options: Doubling):
     if options.fail == "bug":
         raise ValueError("a bug")
     if options.fail == "user":
@@ -57,9 +57,9 @@ def run_doubling(options):
 def doubling(monkeypatch):
     """An experiment of one file and one row."""
     module = type(sys)("experiments.doubling")
-    module.Doubling, module.run = Doubling, run_doubling
+    module.COMMANDS = {"run": run_doubling}
     monkeypatch.setitem(sys.modules, "experiments.doubling", module)
-    row = cli.Experiment("doubling", "Doubling", "Double a number.")
+    row = cli.Experiment("doubling", "Double a number.")
     monkeypatch.setattr(cli, "EXPERIMENTS", (*cli.EXPERIMENTS, row))
 
 
@@ -104,7 +104,7 @@ def test_runs_an_experiment(doubling, tmp_path):
     [
         (["--nmber", "3"], "--nmber"),
         (["--number", "three"], "three"),
-        (["--number", "-1"], "number must not be negative. Got -1.0."),
+        (["--number", "-1"], "--number must be at least 0 and finite. Got -1.0."),
         (["--fail", "user"], "error: asked for too much"),
         (["--name", "a/b"], "--name must be"),
     ],
@@ -393,3 +393,61 @@ def test_table_without_terminal_is_80_columns(monkeypatch):
 )
 def test_column_text(values, texts):
     assert tables.column_text(values) == texts
+
+
+# Options
+
+
+@dataclass(frozen=True)
+class Ranges(Options):
+    steps: Positive[int] = 1
+    rate: Positive[float] | None = None
+    dropout: Rate = 0.0
+    top_p: Share | None = None
+    rows: Annotated[int, at_least(2)] = 2
+    lengths: tuple[Positive[int], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"steps": 0}, "--steps must be positive and finite. Got 0."),
+        ({"rate": float("inf")}, "--rate must be positive and finite. Got inf."),
+        ({"dropout": 1.0}, "--dropout must be at least 0 and less than 1. Got 1.0."),
+        ({"top_p": 0.0}, "--top-p must be greater than 0 and at most 1. Got 0.0."),
+        ({"rows": 1}, "--rows must be at least 2. Got 1."),
+        ({"lengths": (3, -1)}, "--lengths must be positive and finite. Got -1."),
+        ({"rate": float("nan")}, "--rate must be positive and finite. Got nan."),
+    ],
+)
+def test_options_have_ranges(given, told):
+    with pytest.raises(UserError, match=re.escape(told)):
+        Ranges(**given)
+    Ranges(rate=0.5, dropout=0.0, top_p=1.0, lengths=(1, 2))
+    assert tyro.cli(Ranges, args=["--lengths", "3", "4", "--rate", "2"]).lengths == (3, 4)
+
+
+def test_an_experiment_has_commands(doubling, tmp_path, monkeypatch, capsys):
+    """The first is the default; --help lists them."""
+
+    @dataclass(frozen=True)
+    class Halving(Options):
+        """Halve a number."""
+
+        number: float = 1.0
+        """The number to halve."""
+
+    def halve(options: Halving) -> None:
+        print(options.number / 2)
+
+    commands = {"double": run_doubling, "halve": halve}
+    monkeypatch.setattr(sys.modules["experiments.doubling"], "COMMANDS", commands)
+    assert cli.main(["doubling", "halve", "--number", "3"]) == 0
+    assert capsys.readouterr().out == "1.5\n"
+    assert cli.main(["doubling", "--number", "3", "--output-dir", str(tmp_path)]) == 0
+    assert cli.main(["doubling", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(each in told for each in ("double", "halve", "Without a command: double."))
+    assert cli.main(["doubling", "halve", "--help"]) == 0
+    assert "The number to halve." in capsys.readouterr().out
+    assert cli.main(["doubling", "halve", "--output-dir", "x"]) == 2

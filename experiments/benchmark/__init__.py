@@ -19,7 +19,6 @@ machine meanwhile.
 | session, rows, growth, report, figures | what is kept and shown |
 """
 
-from experiments.benchmark.options import Benchmark
 from experiments.benchmark.session import run
 
-__all__ = ["Benchmark", "run"]
+COMMANDS = {"run": run}

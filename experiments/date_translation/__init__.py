@@ -241,3 +241,6 @@ def translate(options: DateTranslation) -> None:
             if unseen:
                 print(f"line {number}: never seen in training: {unseen}", file=sys.stderr)
             print("\t".join(each.text for each in best), flush=True)
+
+
+COMMANDS = {"run": run}

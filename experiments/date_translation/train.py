@@ -51,7 +51,7 @@ def fitted(
     """Train a model; with numbers to watch on the dev dates the best one is kept, else the last."""
     count = models.parameters(model, *task.sizes)
     print(f"{name_of(model)}: {count:,} parameters, {options.steps} steps")
-    fit = fits.train(
+    return fits.train(
         models.build(model, *task.sizes, seed=options.seed),
         task.batches,
         None if watched is None else task.dev,
@@ -60,10 +60,6 @@ def fitted(
         evaluate=watched and (lambda model: {name: f(model) for name, f in watched.items()}),
         log_every=LOG_EVERY,
     )
-    if fit.stopped == "interrupted":
-        print("interrupted: the same command with --resume goes on here")
-        raise KeyboardInterrupt
-    return fit
 
 
 def name_of(options: ModelOptions) -> str:

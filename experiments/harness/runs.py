@@ -48,6 +48,10 @@ class Output:
     output_dir: Path = Path("runs")
     """Directory that holds all runs."""
 
+    def directory(self, experiment: str) -> Path:
+        """Return the directory of the run of this name."""
+        return self.output_dir / experiment / checked_name(self.name)
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -105,7 +109,7 @@ def start(
     earlier run's options and checksums (name → value: of data, say, which options only point to)
     have to be these.
     """
-    run = Run(output.output_dir / experiment / checked_name(output.name))
+    run = Run(output.directory(experiment))
     if resume:
         require_same(run.directory, options, checksums)
     begin(run.directory)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.harness.errors import UserError
+from experiments.harness.options import Options, Positive
 from experiments.harness.runs import Output, start
 
 OURS = "attn_jax"
@@ -42,21 +43,17 @@ SMOKE = {
 
 
 @dataclass(frozen=True)
-class Invariants:
+class Invariants(Options):
     """Test implementations of attention, ours and others', by their invariants.
 
     Prints a table and the smallest input of each failure, and writes config.json and metrics.json.
     """
 
     output: Output = field(default_factory=Output)
-    examples: int = 50
+    examples: Positive[int] = 50
     """Inputs per invariant and implementation."""
     smoke: bool = False
     """A tiny run that takes seconds: softmax only, four invariants."""
-
-    def __post_init__(self):
-        if self.examples < 1:
-            raise UserError(f"--examples must be at least 1. Got {self.examples}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,3 +316,6 @@ def _torch_attention() -> Callable[..., Any]:
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     return attention
+
+
+COMMANDS = {"run": run}

@@ -217,3 +217,6 @@ def _predicted(problem: Problem, fitted: Mapping[str, Fitted]) -> Iterator[tuple
             yield named(prefix + method, values[:, i])
         yield named(f"{prefix}band low", low[:, i])
         yield named(f"{prefix}band high", high[:, i])
+
+
+COMMANDS = {"run": run}

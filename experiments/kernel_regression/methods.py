@@ -16,8 +16,8 @@ import numpy as np
 
 from experiments.data.curves import Curve
 from experiments.harness.errors import UserError
-from experiments.harness.fitting import fit
 from experiments.harness.parts import in_parts
+from experiments.harness.training import fit
 from experiments.kernel_regression import baselines
 
 KernelName = Literal[
@@ -215,9 +215,6 @@ def trained(model: Any, problem: Problem, options: FitOptions, directory: Path) 
         directory=directory,
         log_every=1,
     )
-    if result.stopped == "interrupted":
-        print("interrupted: the same command with --resume goes on here")
-        raise KeyboardInterrupt
     return of_model(result.model, problem, history=tuple(result.history))
 
 

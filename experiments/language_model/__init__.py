@@ -189,10 +189,7 @@ def fitted(
     if options.compare:
         directory /= "-".join(name.replace(",", " ").replace(".", " ").split()).lower()
     built = lm.build(model, len(vocabulary), options.fit)
-    fit = lm.train(built, tokens, passages, options.fit, directory)
-    if fit.stopped == "interrupted":
-        raise KeyboardInterrupt
-    return fit
+    return lm.train(built, tokens, passages, options.fit, directory)
 
 
 def row_of(
@@ -306,3 +303,6 @@ def generate(options: LanguageModel) -> None:
 
     model, vocabulary, *_ = restored(options)
     writing.generate(model, vocabulary, options)
+
+
+COMMANDS = {"run": run}

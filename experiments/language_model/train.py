@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.harness.errors import UserError
-from experiments.harness.fitting import fit
-from experiments.harness.rates import warmup_cosine
+from experiments.harness.training import fit, warmup_cosine
 from experiments.language_model.report import Passages
 
 

@@ -165,9 +165,7 @@ def train(options: MachineTranslation) -> None:
     for directory, each in chosen.items():
         print(names[directory])
         model = models.build(each, *sizes, seed=options.fit.seed)
-        fit = fits.train(model, batches, dev, options.fit, output.directory / directory)
-        if fit.stopped == "interrupted":
-            raise KeyboardInterrupt
+        fits.train(model, batches, dev, options.fit, output.directory / directory)
     report(options, corpus, saved.load(output.directory, average=options.average), output)
 
 
@@ -326,3 +324,6 @@ def show(number: int, best: list[Translation], *, several: bool) -> None:
         return
     for each in best:
         print(f"{number} ||| {each.text} ||| {each.score:.4f}", flush=True)
+
+
+COMMANDS = {"run": run}

@@ -236,3 +236,6 @@ def by_length(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]
     for row in rows:
         table.setdefault(row["length"], {"L": row["length"]})[row["model"]] = row[name]
     return list(table.values())
+
+
+COMMANDS = {"run": run}

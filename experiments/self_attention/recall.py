@@ -21,9 +21,8 @@ from flax import nnx
 from attn_jax import metrics
 from attn_jax.nn import GRU, LSTM, Embedding, Stack
 from attn_jax.training import Batches
-from experiments.harness.fitting import fit
-from experiments.harness.rates import warmup_cosine
 from experiments.harness.runs import read_json, to_json, write
+from experiments.harness.training import fit, warmup_cosine
 
 SELF_ATTENTION = "self-attention"
 CELLS = {"GRU": GRU, "LSTM": LSTM}
@@ -135,8 +134,6 @@ def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
         log_every=max(options.steps // 20, 1),
         progress=False,
     )
-    if trained.stopped == "interrupted":
-        raise KeyboardInterrupt
     return {
         "model": name,
         "length": distance,

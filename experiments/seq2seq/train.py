@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.harness.fitting import fit
-from experiments.harness.rates import warmup_cosine
+from experiments.harness.training import fit, warmup_cosine
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
 

@@ -144,9 +144,7 @@ def train(options: SequenceTasks) -> None:
         what, count = TWIN if each.score == "none" else ATTENTION, counts[directory]
         print(f"{options.task}, {what}: {count:,} parameters, {fit_options.steps:,} steps")
         model = models.build(each, *sizes, seed=fit_options.seed)
-        fit = fits.train(model, batches, dev, fit_options, output.directory / directory)
-        if fit.stopped == "interrupted":
-            raise KeyboardInterrupt
+        fits.train(model, batches, dev, fit_options, output.directory / directory)
     report(options, saved.load(output.directory), output)
 
 
@@ -188,3 +186,6 @@ def report(options: SequenceTasks, loaded: saved.Saved, output: Run) -> None:
     for name, figure in figures.draw(output.directory, loaded, data.test, first, lengths, task):
         output.write_figure(name, figure)
     output.say_where()
+
+
+COMMANDS = {"run": run}
