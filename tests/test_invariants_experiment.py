@@ -41,7 +41,7 @@ def test_our_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
 
 def test_bad_options(capsys):
     assert cli.main(["invariants", "--examples", "0"]) == 2
-    assert "--examples must be at least 1. Got 0." in capsys.readouterr().err
+    assert "--examples must be positive and finite. Got 0." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [invariants.normalizers, invariants.attentions])
