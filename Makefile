@@ -21,7 +21,7 @@ lint: $(READY)
 # pip compiles no bytecode: of all that it installs, the demo imports a part.
 # A Debian Python without its python3-venv package makes no pip in a new environment: its own pip
 # fills it then.
-$(READY): requirements.txt
+$(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "attn_jax needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
 	       "Name another: make $(MAKECMDGOALS) PYTHON=python3.13"; exit 1; }
