@@ -21,6 +21,8 @@ All are w = g(scores - τ) with a threshold τ for each row:
 | sigmoid | 1 / (1 + e⁻ᶻ) | -bias |
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -186,6 +188,17 @@ class Sigmoid:
         self, scores: Num[ArrayLike, "..."], where: Where = None, axis: int = -1
     ) -> Float[Array, "..."]:
         return sigmoid(scores, where, axis, bias=self.bias)
+
+
+# from a name to what makes the normalizer of its numbers
+BY_NAME: dict[str, Callable[..., Any]] = {
+    "softmax": Softmax,
+    "off-by-one": functools.partial(Softmax, 0.0),
+    "sparsemax": Sparsemax,
+    "entmax15": functools.partial(Entmax, 1.5),
+    "entmax": Entmax,
+    "sigmoid": Sigmoid,
+}
 
 
 def _rows(

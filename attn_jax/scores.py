@@ -5,6 +5,7 @@ function of the same signature is a score; `pairwise` lifts a function of one qu
 vector. Half-precision inputs are compared in float32.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -214,6 +215,16 @@ class Kernel:
 
 
 PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)  # of matrices: one number of a pair is all they hold
+
+# from a name to what makes the score of its arrays; other kernels are in `kernels.BY_NAME`
+BY_NAME: dict[str, Callable[..., Score]] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "cosine": Cosine,
+    "bilinear": Bilinear,
+    "additive": Additive,
+    "gaussian": functools.partial(Kernel, kernels.gaussian),
+}
 
 
 def pairwise(f: Callable[[Num[Array, " d"], Num[Array, " c"]], Float[Array, ""]]) -> Score:

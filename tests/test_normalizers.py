@@ -19,6 +19,7 @@ from attn_jax import (
     attention_weights,
     entmax,
     entmax15,
+    normalizers,
     sigmoid,
     softmax,
     sparsemax,
@@ -565,3 +566,10 @@ def test_what_lies_below_the_support_has_no_weight_and_no_derivative(dtype):
     weights, tangents = weights_and_tangents(alphas)
     np.testing.assert_array_equal(weights, np.broadcast_to([0.0, 1.0], (700, 2, 2)))
     assert_exactly_zero(tangents)
+
+
+def test_every_normalizer_has_a_name():
+    made = {name: make() for name, make in normalizers.BY_NAME.items()}
+    assert made["off-by-one"] == Softmax(sink=0.0)
+    assert made["entmax15"] == Entmax(1.5)
+    assert set(map(type, made.values())) == {Softmax, Sparsemax, Entmax, Sigmoid}

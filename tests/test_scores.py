@@ -147,3 +147,9 @@ def test_unequal_features_are_named(score):
     message = r"(?s)query.*key.*features.*\(5, 3\).*\(7, 2\)"
     with pytest.raises(ValueError, match=message):
         attention_weights(jnp.ones((5, 3)), jnp.ones((7, 2)), score=score)
+
+
+def test_every_score_has_a_name():
+    arrays = {"bilinear": [jnp.ones((3, 3))], "additive": [jnp.ones(3)]}
+    made = {type(make(*arrays.get(name, []))) for name, make in scores.BY_NAME.items()}
+    assert made == {Additive, Bilinear, Cosine, Dot, Kernel, ScaledDot}

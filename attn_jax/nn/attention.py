@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from attn_jax import scores
 from attn_jax.attention import attention, attention_weights
 from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
@@ -15,7 +16,6 @@ from attn_jax.matmul import affine
 from attn_jax.nn.arguments import require_flags, require_rngs, require_slots, sizes_of
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Entmax, Softmax
-from attn_jax.scores import Additive, Bilinear, Cosine, Dot, ScaledDot
 from attn_jax.thresholds import ALPHA_LIMIT
 
 SCORES = ("additive", "bilinear", "cosine", "dot", "scaled_dot")
@@ -106,18 +106,10 @@ class Attention(nnx.Module):
     @property
     def score(self) -> Any:
         """The score slot with the parameters now."""
-        match self.name:
-            case "additive":
-                return Additive(self.weight[...])
-            case "bilinear":
-                return Bilinear(self.weight[...])
-            case "cosine":
-                return Cosine(self.weight[...])
-            case "dot":
-                return Dot()
-            case "scaled_dot":
-                return ScaledDot()
-        return self.slots["score"]
+        if self.name not in SCORES:
+            return self.slots["score"]
+        make = scores.BY_NAME[self.name]
+        return make() if self.weight is None else make(self.weight[...])
 
     @property
     def normalizer(self) -> Any:
