@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax.decoding import beam_search, greedy, sample
+from attn_jax.decoding import beam_search, ensemble, greedy, sample
 from attn_jax.decoding.filters import nucleus
 from tests.decoding_toy import (
     ALL,
@@ -258,3 +258,53 @@ def test_a_low_temperature_is_greedy():
     for temperature in (1e-4, 1e-200, 1e-320):
         cold = decode(sample, STATE, rng=rng, temperature=temperature, top_p=0.9)
         assert_same(cold, decode(greedy, STATE))
+
+
+def flat(token, state):
+    """Another model, in half precision, without weights; some tokens are impossible.
+
+    From state 3 on all are: it adds nothing there.
+    """
+    logits = jnp.where(state[:, None] < 3, jnp.sin(state[:, None] + jnp.arange(V)[None]), -jnp.inf)
+    return logits.at[:, 2].set(-jnp.inf).astype(jnp.bfloat16), state + 1, None
+
+
+def test_an_ensemble_averages_probabilities_and_weights():
+    steps = [
+        toy,
+        flat,
+        lambda token, state: (*toy(token + 1, state)[:2], toy(token, state)[2] ** 2),
+    ]
+    states = (STATE, ALL.astype(np.float32), STATE)
+    token = np.array([0, 3, 1, 2, 0, 2, 1])
+    logits, after, weights = jax.jit(ensemble(steps))(token, states)
+    parts = [step(token, state) for step, state in zip(steps, states, strict=True)]
+    each = [np.exp(np.asarray(part[0], np.float64)) for part in parts]
+    each = [p / np.where(p.any(-1), p.sum(-1), 1)[:, None] for p in each]
+    assert_close(np.exp(logits), sum(each) / 3)
+    assert_close(weights, (parts[0][2] + parts[2][2]) / 2)
+    assert_close(after[1], states[1] + 1)
+    assert_close(after[0]["hidden"], parts[0][1]["hidden"])
+
+
+def test_an_ensemble_of_one_model_decodes_as_it():
+    options = {"beam_size": 2, "length_penalty": 0.6}
+    alone = decode(beam_search, STATE, limit=LIMIT, **options)
+    found = decode(beam_search, (STATE, STATE), step=ensemble([toy, toy]), limit=LIMIT, **options)
+    assert_same(found, alone)
+
+
+@pytest.mark.parametrize(
+    ("says", "steps"),
+    [
+        ("steps must hold at least one", []),
+        ("steps must be functions", [toy, None]),
+        (
+            "steps must share one vocabulary",
+            [toy, lambda token, state: (toy(token, state)[0][:, 1:], state, None)],
+        ),
+    ],
+)
+def test_an_ensemble_names_mistakes(says, steps):
+    with pytest.raises(ValueError, match=says):
+        ensemble(steps)(jnp.array(ALL % V), (STATE,) * len(steps))

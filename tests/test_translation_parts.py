@@ -20,7 +20,7 @@ from experiments.seq2seq import report as reports
 from experiments.seq2seq import train as fits
 from experiments.seq2seq.models import ModelOptions
 from experiments.seq2seq.train import FitOptions, Pairs
-from experiments.seq2seq.translator import SearchOptions, Translation, Translator, cut, together
+from experiments.seq2seq.translator import SearchOptions, Translation, Translator, cut
 from experiments.seq2seq.words import word_links
 from tests.tolerance import assert_close
 
@@ -247,18 +247,6 @@ def model_of(seed, **options):
     return models.build(ModelOptions(embedding=5, features=7, **options), 13, 11, seed=seed)
 
 
-def test_an_ensemble_averages_probabilities():
-    source, length = jnp.array([[5, 6, 7], [8, 9, 0]]), jnp.array([3, 2])
-    begun = [model_of(seed).begin(source, length) for seed in (0, 1)]
-    step, state = together(begun)
-    token = jnp.array([2, 4])
-    logits, _, weights = step(token, state)
-    parts = [each(token, its) for each, its in begun]
-    mean = sum(np.asarray(jax.nn.softmax(part[0])) for part in parts) / 2
-    assert_close(np.exp(logits), mean, tolerance=1e-6)
-    assert_close(weights, sum(np.asarray(part[2]) for part in parts) / 2, tolerance=1e-6)
-
-
 def test_translations_do_not_depend_on_company():
     target = text.Vocabulary.train(["abcdefg"], kind="character")
     translator = Translator([model_of(0)], target, SearchOptions(beam=2, n_best=2), batch_size=4)
@@ -275,25 +263,15 @@ def test_translations_do_not_depend_on_company():
                 assert one.weights.shape == (len(one.ids) + one.finished, len(source))
 
 
-def test_long_sources_come_in_small_batches_without_weights():
+def test_long_sources_come_without_weights():
     """Whose weights nobody reads: they take memory by the square of the length."""
     target = text.Vocabulary.train(["abcdefg"], kind="character")
-    options = {"lengths": (4, 8), "align_up_to": 4, "batch_size": 4, "positions": 16}
+    options = {"lengths": (4, 8), "align_up_to": 4}
     translator = Translator([model_of(0)], target, SearchOptions(beam=2), **options)
     for width, kept in ((4, True), (8, False)):
         given = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, width), (2,)))
         found = jax.eval_shape(translator._search, translator._states, *given)
         assert (found.weights is not None) == kept
-    shapes = []
-
-    def nothing_found(states, source, length):
-        shapes.append(source.shape)
-        zeros = np.zeros((len(source), 1), int)
-        return zeros[..., None], zeros, zeros, zeros, None, None
-
-    translator._search = nothing_found
-    assert len(translator([[5], [6] * 7, [7] * 3, [8] * 8])) == 4
-    assert shapes == [(4, 4), (2, 8)]
 
 
 def test_long_sources_are_cut_and_named(capsys):

@@ -10,6 +10,7 @@ that it is the same); what a step closes over is not even repeated.
     Step, Decoded, prepare                       step.py
     greedy, sample                               single.py filters.py
     beam_search                                  beam.py hypotheses.py
+    ensemble: several step functions as one      ensemble.py
     log-probabilities, allowed tokens, the best  logits.py
 
 Common to all three:
@@ -28,7 +29,8 @@ They are pure functions for use under `jax.jit`; called without it, they compile
 """
 
 from attn_jax.decoding.beam import beam_search
+from attn_jax.decoding.ensemble import ensemble
 from attn_jax.decoding.single import greedy, sample
 from attn_jax.decoding.step import Decoded, Step
 
-__all__ = ["Decoded", "Step", "beam_search", "greedy", "sample"]
+__all__ = ["Decoded", "Step", "beam_search", "ensemble", "greedy", "sample"]

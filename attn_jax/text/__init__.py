@@ -6,6 +6,7 @@
     PAD, UNKNOWN, START, END                     specials.py
     PairBatches: endless batches to train on     batches.py, one shape each buckets.py
     padded_batches, in_order: each row once      padding.py, the choice of shapes shapes.py
+    padded_search, Hypothesis: targets found     search.py
 
 What comes in is never lost in silence:
 
@@ -22,19 +23,23 @@ from attn_jax.text.batches import PairBatches
 from attn_jax.text.files import read_text
 from attn_jax.text.padding import Padded, in_order, padded_batches
 from attn_jax.text.parallel import read_lines, read_parallel
+from attn_jax.text.search import LENGTHS, Hypothesis, padded_search
 from attn_jax.text.specials import END, PAD, START, UNKNOWN
 from attn_jax.text.vocabulary import Vocabulary
 
 __all__ = [
     "END",
+    "LENGTHS",
     "PAD",
     "START",
     "UNKNOWN",
+    "Hypothesis",
     "Padded",
     "PairBatches",
     "Vocabulary",
     "in_order",
     "padded_batches",
+    "padded_search",
     "read_lines",
     "read_parallel",
     "read_text",

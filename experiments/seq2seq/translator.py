@@ -13,8 +13,6 @@ import numpy as np
 from experiments.harness.errors import UserError
 from experiments.seq2seq.train import POSITIONS
 
-LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)  # that sources are padded to; then doubled
-
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -76,7 +74,7 @@ class Translator:
         *,
         batch_size: int = 128,
         positions: int = POSITIONS,
-        lengths: Sequence[int] = LENGTHS,
+        lengths: Sequence[int] | None = None,
         align_up_to: float = math.inf,
         forbidden: tuple[int, ...] | None = None,
     ):
@@ -84,7 +82,8 @@ class Translator:
 
         self.models, self.target, self.options = models, target, options
         self.batch_size, self.positions = batch_size, positions
-        self.lengths, self.align_up_to = lengths, align_up_to
+        self.lengths = text.LENGTHS if lengths is None else lengths
+        self.align_up_to = align_up_to
         self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
         self.most_positions = min(each.most_positions for each in models)
         self.most_source = most_source(models, options)
@@ -93,13 +92,17 @@ class Translator:
         """Return the n best translations of each encoded line."""
         from attn_jax import text
 
-        batches = text.padded_batches(
+        found = text.padded_search(
+            functools.partial(self._search, self._states),
             sources,
-            batch_size=min(self.batch_size, _power(len(sources))),
+            batch_size=self.batch_size,
             batch_positions=self.positions,
             lengths=self.lengths,
         )
-        return text.in_order(batches, map(self._decode, batches))
+        return [
+            [self._translation(each) for each in hypotheses] if len(source) else [NOTHING]
+            for source, hypotheses in zip(sources, found, strict=True)
+        ]
 
     def of(self, models: Sequence[Any]) -> "Translator":
         """Return a translator with other parameters of the same models: nothing compiles again."""
@@ -109,32 +112,9 @@ class Translator:
         other.__dict__.pop("_states", None)
         return other
 
-    def _decode(self, padded: Any) -> list[list[Translation]]:
-        batch = padded.batch
-        decoded = self._search(self._states, batch["source"], batch["source_length"])
-        tokens, lengths, scores, finished, weights, _ = (
-            None if each is None else np.asarray(each) for each in decoded
-        )
-        results = []
-        for row, length in enumerate(batch["source_length"]):
-            if length == 0:
-                results.append([NOTHING])
-                continue
-            of_row = []
-            for n in range(tokens.shape[1]):
-                count = int(lengths[row, n])
-                ids = tokens[row, n, : count - bool(finished[row, n])].tolist()
-                of_row.append(
-                    Translation(
-                        text=self.target.decode(ids),
-                        ids=ids,
-                        score=float(scores[row, n]),
-                        weights=_cut(weights, row, n, count, length),
-                        finished=bool(finished[row, n]),
-                    )
-                )
-            results.append(of_row)
-        return results
+    def _translation(self, found: Any) -> Translation:
+        text = self.target.decode(found.ids)
+        return Translation(text, found.ids, found.score, found.weights, found.finished)
 
     @functools.cached_property
     def _states(self) -> list[Any]:
@@ -156,7 +136,7 @@ class Translator:
         def search(states, source, length):
             models = [nnx.merge(g, s) for g, s in zip(graphdefs, states, strict=True)]
             longest = min(int(options.longest * source.shape[1]) + 10, self.most_positions)
-            step, state = together([each.begin(source, length, longest=longest) for each in models])
+            step, state = begun([each.begin(source, length, longest=longest) for each in models])
             if source.shape[1] > self.align_up_to:
                 step = without_weights(step)
             limit = (options.longest * length).astype(jnp.int32) + 10
@@ -177,24 +157,14 @@ class Translator:
         return jax.jit(search)
 
 
-def together(begun: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return one step function and state of several: the mean of probabilities and of weights."""
-    import jax
-    import jax.numpy as jnp
+def begun(models: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return one step function and state of several."""
+    from attn_jax import decoding
 
-    if len(begun) == 1:
-        return begun[0]
-    steps, states = zip(*begun, strict=True)
-
-    def step(token, states):
-        moved = [each(token, state) for each, state in zip(steps, states, strict=True)]
-        log_p = jnp.stack([jax.nn.log_softmax(logits) for logits, _, _ in moved])
-        weights = [each for _, _, each in moved if each is not None]
-        mean = sum(weights) / len(weights) if weights else None
-        logits = jax.nn.logsumexp(log_p, axis=0) - jnp.log(float(len(steps)))
-        return logits, tuple(state for _, state, _ in moved), mean
-
-    return step, tuple(states)
+    if len(models) == 1:
+        return models[0]
+    steps, states = zip(*models, strict=True)
+    return decoding.ensemble(steps), states
 
 
 def without_weights(step: Any) -> Any:
@@ -215,13 +185,3 @@ def cut(sources: Sequence[Sequence[int]], most: int, *, first: int = 1) -> list[
             what += " or learned positions allow"
             print(f"{what}: cut to the first {most:,}", file=sys.stderr)
     return [source[:most] for source in sources]
-
-
-def _cut(weights: np.ndarray | None, row: int, n: int, count: int, length: int) -> Any:
-    """The weights of one hypothesis; a copy, since a view would keep its whole batch."""
-    return None if weights is None else weights[row, n, :count, :length].copy()
-
-
-def _power(count: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << max(count - 1, 0).bit_length()
