@@ -64,39 +64,40 @@ def comparable(
 
     `beside` is what else goes into their accumulation dtype.
 
-    >>> [each.dtype.name for each in comparable(jnp.zeros(1, jnp.int8), jnp.zeros(1, jnp.int32))]
-    ['int32', 'int32']
+    >>> [each.dtype.name for each in comparable(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.uint32))]
+    ['int32', 'uint32']
     """
-    if all(map(_is_integer, (one, other))):
-        dtype = jnp.result_type(one, other)
-        bounds = [jnp.iinfo(each.dtype) for each in (one, other)]
-        held = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else None
-        if (
-            held
-            and held.bits >= 8
-            and all(held.min <= each.min and each.max <= held.max for each in bounds)
-        ):
-            return one.astype(dtype), other.astype(dtype)
+    if _is_integer(one) and _is_integer(other):
+        return computable(one), computable(other)
     return accumulate(one, other, *beside)[:2]
 
 
 def difference(one: Num[Array, "..."], other: Num[Array, "..."]) -> Float[Array, "..."]:
-    """one - other of `comparable` arrays; integers are subtracted as integers, and rounded once.
+    """one - other of `comparable` arrays; that of integers, of any two dtypes, is rounded once.
 
-    >>> difference(jnp.int32(2_000_000_001), jnp.int32(-2_000_000_000)).item() > 4e9
-    True
+    >>> difference(jnp.int32(-2_000_000_000), jnp.uint32(4_000_000_000)).item()
+    -6000000000.0
     """
     if not _is_integer(one):
         return one - other
-    larger = one >= other
-    size = jnp.where(larger, one, other) - jnp.where(larger, other, one)
-    # the largest differences need the bit of the sign
-    size = jax.lax.bitcast_convert_type(size, f"uint{jnp.iinfo(size.dtype).bits}")
-    size = size.astype(accumulation_dtype(one))
-    return jnp.where(larger, size, -size)
+    dtype = accumulation_dtype(one, other)
+    bits = max(jnp.iinfo(each.dtype).bits for each in (one, other))
+    if bits <= jnp.finfo(dtype).nmant:
+        return one.astype(dtype) - other.astype(dtype)
+    # halves are exact, and so are their differences
+    (high, low), (other_high, other_low) = (
+        _halves(each, bits // 2, dtype) for each in (one, other)
+    )
+    return (high - other_high) * float(2 ** (bits // 2)) + (low - other_low)
+
+
+def _halves(integers: Array, bits: int, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """high and low with integers = high · 2^bits + low."""
+    if jnp.iinfo(integers.dtype).bits <= bits:
+        return jnp.zeros((), dtype), integers.astype(dtype)
+    ones = integers.dtype.type(2**bits - 1)
+    return (integers >> bits).astype(dtype), (integers & ones).astype(dtype)
 
 
 def _is_integer(array: ArrayLike | jnp.dtype) -> bool:
-    """Whether an array, not a plain number, holds integers."""
-    weak = array.weak_type if isinstance(array, jax.Array) else isinstance(array, int)
-    return not weak and jnp.issubdtype(jnp.result_type(array), jnp.integer)
+    return jnp.issubdtype(jnp.result_type(array), jnp.integer)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_jax import Kernel
 from attn_jax.integers import clip, compare, relative_position
+from attn_jax.precision import comparable, difference
 
 DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 ENDS = [
@@ -68,3 +70,34 @@ def test_clip_is_pythons():
 def test_relative_position_of_narrow_indices():
     i, j = jnp.arange(200, dtype=jnp.uint8)[:, None], jnp.arange(100, dtype=jnp.int8)[None]
     np.testing.assert_array_equal(relative_position(i, j), np.arange(100) - np.arange(200)[:, None])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_differences_of_any_two_dtypes_are_pythons_rounded_once(x64):
+    @jax.jit
+    def differences(arrays):
+        return {
+            (a, b): difference(*comparable(arrays[a][:, None], arrays[b][None, :]))
+            for a in arrays
+            for b in arrays
+        }
+
+    with jax.enable_x64(x64):
+        arrays = {dtype: np.array(held(dtype), dtype) for dtype in dtypes_here()}
+        for (a, b), got in differences(arrays).items():
+            expected = np.array([[float(m - n) for n in held(b)] for m in held(a)])
+            rounding = np.finfo(got.dtype).eps * np.abs(expected)
+            assert np.all(np.abs(np.asarray(got, np.float64) - expected) <= rounding), (a, b)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_kernels_compare_integers_of_two_dtypes_and_weakly_typed_ones(x64):
+    with jax.enable_x64(x64):
+        signed = jnp.array([[2_000_000_001], [2_000_000_004]], "int32")
+        weak = jnp.full((1, 1), 2_000_000_001)
+        assert weak.weak_type
+        for bandwidth in (1, 1.0):
+            score = Kernel(bandwidth=bandwidth)
+            for query in (weak, weak.astype("uint32"), signed[:1]):
+                np.testing.assert_array_equal(score(query, signed), [[0.0, -4.5]])
+                assert score(query, signed).dtype == jnp.result_type(float)

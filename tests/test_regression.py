@@ -56,9 +56,9 @@ def r_squared_at(data, bandwidth):
 
 
 def lowest_nearby(data, bandwidth):
-    """The leave-one-out error there, and along each bandwidth the bottom of the valley it is in.
+    """The leave-one-out error there, and along each bandwidth the nearest local minimum.
 
-    For data of which a search would look at hundreds of matrices of 200,000 weights or more.
+    For data of which a search would evaluate hundreds of matrices of 200,000 weights or more.
     """
     bandwidth, bottom = np.asarray(bandwidth), np.zeros(np.shape(bandwidth))
     error = jax.jit(
@@ -658,8 +658,8 @@ def test_outputs_do_not_know_each_other(degree):
 # The search
 
 
-def objective_with_valleys(spacing, places):
-    """Σ over features of a bowl with cosine valleys in log bandwidth; least, 0, at `places`."""
+def objective_with_minima(spacing, places):
+    """Σ over features of a parabola and a cosine in log bandwidth; least, 0, at `places`."""
 
     def criterion(key, value, *, score, **options):
         t = jnp.log(score.bandwidth) - jnp.asarray(places)
@@ -669,16 +669,16 @@ def objective_with_valleys(spacing, places):
 
 
 @pytest.mark.parametrize("place", [-1.83, 1.27])
-def test_search_finds_the_deepest_of_many_valleys(place, monkeypatch):
-    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_valleys(0.9, place))
+def test_search_finds_the_lowest_of_many_minima(place, monkeypatch):
+    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_minima(0.9, place))
     found = regression.search_bandwidth(KEY, VALUE)
     assert_close(found.bandwidth, math.exp(place), tolerance=1e-6)
     assert_close(found.value, 0.0, tolerance=1e-9)
 
 
-def test_search_per_feature_finds_the_deepest_of_many_valleys(monkeypatch):
+def test_search_per_feature_finds_the_lowest_of_many_minima(monkeypatch):
     places = np.array([-1.31, 0.77])
-    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_valleys(2.1, places))
+    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_minima(2.1, places))
     found = regression.search_bandwidth(KEY, VALUE, per_feature=True)
     assert_close(found.bandwidth, np.exp(places), tolerance=1e-4)
 
@@ -700,9 +700,9 @@ def test_search_finds_the_global_minimum_of_data_with_several():
     grid = np.geomspace(1e-3, 50, 4001)
     errors = leave_one_out_by_hand(data.x, data.y, grid)
     inner = errors[1:-1]
-    valleys = np.flatnonzero((inner < errors[:-2]) & (inner < errors[2:])) + 1
-    assert len(valleys) >= 2
-    best = valleys[errors[valleys].argmin()]
+    minima = np.flatnonzero((inner < errors[:-2]) & (inner < errors[2:])) + 1
+    assert len(minima) >= 2
+    best = minima[errors[minima].argmin()]
     found = regression.search_bandwidth(data.x, data.y)
     np.testing.assert_allclose(found.bandwidth, grid[best], rtol=2e-2)
     assert found.value <= errors[best] * (1 + 1e-12)

@@ -295,7 +295,7 @@ def test_module_passes_rows(both_ways):
     assert_trees_close(*both_ways(numbers))
 
 
-# The search on parts of the rows
+# The search with a grid at some of the rows
 
 
 GRID = jnp.geomspace(0.02, 3, 101)
@@ -310,35 +310,35 @@ def errors_on(grid, data, **options):
 
 
 @pytest.fixture
-def staged(monkeypatch):
+def of_large_data(monkeypatch):
     """Every search is one of large data."""
     monkeypatch.setattr(search, "FEW_PAIRS", 1)
 
 
-@pytest.mark.usefixtures("staged")
-def test_search_by_stages_ends_where_the_whole_search_does():
-    data, looks = data_sets.textbook(200), []
-    found = regression.search_bandwidth(data.x, data.y, on_value=lambda *look: looks.append(look))
+@pytest.mark.usefixtures("of_large_data")
+def test_search_of_large_data_finds_the_minimum_at_all_rows():
+    data, evaluated = data_sets.textbook(200), []
+    found = regression.search_bandwidth(data.x, data.y, on_value=lambda *at: evaluated.append(at))
     score = Kernel(bandwidth=found.bandwidth)
     assert_close(found.value, regression.leave_one_out_error(data.x, data.y, score=score))
     errors = errors_on(GRID, data)
     assert found.value <= errors.min() + 1e-9
-    assert found.value in [value for _, value in looks]
-    assert 40 < len(looks) < 160
+    assert found.value in [value for _, value in evaluated]
+    assert 40 < len(evaluated) < 160
 
 
-@pytest.mark.usefixtures("staged")
-def test_search_by_stages_of_a_constant_output():
-    """All bandwidths fit perfectly: as the whole search, the widest one."""
+@pytest.mark.usefixtures("of_large_data")
+def test_search_of_large_data_of_a_constant_output():
+    """All bandwidths fit perfectly: the widest one."""
     key = np.random.default_rng(1).normal(size=(53, 1))
     found = regression.search_bandwidth(key, np.zeros((53, 1)), criterion="aicc")
     assert found.bandwidth > 10
     assert found.value == -np.inf
 
 
-@pytest.mark.usefixtures("staged")
+@pytest.mark.usefixtures("of_large_data")
 @pytest.mark.parametrize("kernel", [kernels.gaussian, kernels.boxcar])
-def test_search_by_stages_per_feature(kernel):
+def test_search_of_large_data_per_feature(kernel):
     """The input that says nothing gets the wider bandwidth."""
     key = np.random.default_rng(1).normal(size=(101, 2))
     value = np.sin(2 * key[:, :1])
@@ -348,20 +348,21 @@ def test_search_by_stages_per_feature(kernel):
     assert found.bandwidth[0] < found.bandwidth[1] / 2
 
 
-def objective_with_valleys(places):
-    """Σ over features of a bowl with cosine valleys in log bandwidth; least, 0, at `places`."""
+def objective_with_minima(places):
+    """Σ over features of a parabola and a cosine in log bandwidth; least, 0, at `places`."""
 
-    def criterion(key, value, *, score, rows, **options):
+    def criterion(key, value, *, score, rows=None, **options):
         t = jnp.log(score.bandwidth) - jnp.asarray(places)
-        return jnp.sum(1 - jnp.cos(2 * jnp.pi * t / 2.1) + 0.1 * t**2) + 0 * rows.sum()
+        return jnp.sum(1 - jnp.cos(2 * jnp.pi * t / 2.1) + 0.1 * t**2)
 
     return criterion
 
 
-@pytest.mark.usefixtures("staged")
+@pytest.mark.usefixtures("of_large_data")
 @pytest.mark.parametrize("places", [-1.83, [-1.31, 0.77]])
-def test_search_by_stages_finds_the_deepest_of_many_valleys(places, monkeypatch):
-    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_valleys(places))
+def test_search_of_large_data_finds_the_lowest_of_many_minima(places, monkeypatch):
+    monkeypatch.setitem(diagnostics.CRITERIA, "loo", objective_with_minima(places))
+    monkeypatch.setattr(search, "GRID_ROWS", 5)
     found = regression.search_bandwidth(KEY, VALUE, per_feature=np.ndim(places) == 1)
     assert_close(np.log(found.bandwidth), places, tolerance=1e-2)
 

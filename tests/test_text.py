@@ -67,6 +67,10 @@ def written(path, data):
         ("a\ufeffb\n".encode(), ["a\ufeffb"]),
         ("\ufeff\ufeffa\n\ufeffb\r\n\ufeff\n".encode(), ["a", "b", ""]),  # joined files
         (b"a\rb\r\rc", ["a", "b", "", "c"]),
+        (
+            "a\r\ufeffb\n\ufeffc\r\r\n".encode(),
+            ["a\r\ufeffb", "c\r"],
+        ),  # no carriage return ends a line
         ("\ufeffa\r\ufeffb\u2028\x0c\u0085c\r".encode(), ["a", "b\u2028\x0c\u0085c"]),
         (b"\r", [""]),
         (gzip.compress("ä\r\nb\n".encode(), mtime=0), ["ä", "b"]),
@@ -82,7 +86,8 @@ def test_only_line_feeds_end_a_line(data, lines, tmp_path):
         (b"", "text is empty"),
         (b"\xef\xbb\xbf", "text is empty"),
         (b"a\nb\nc\xe4d\n", r"text is not UTF-8 \(byte 0xe4 on line 3\)"),
-        (b"a\rb\r\nc\xe4d\r", r"text is not UTF-8 \(byte 0xe4 on line 3\): iconv -f latin1"),
+        (b"a\rb\r\nc\xe4d\r", r"text is not UTF-8 \(byte 0xe4 on line 2\): iconv -f latin1"),
+        (b"a\rb\rc\xe4d\r", r"text is not UTF-8 \(byte 0xe4 on line 3\): iconv -f latin1"),
         ("a\nb\n".encode("utf-16"), r"text is not UTF-8 \(byte 0xff on line 1\)"),
         (codecs.BOM_UTF16_LE + "a\n".encode("utf-16-le"), "iconv -f utf-16 -t utf-8"),
         (codecs.BOM_UTF16_BE + "a\n".encode("utf-16-be"), "iconv -f utf-16 -t utf-8"),
@@ -92,6 +97,8 @@ def test_only_line_feeds_end_a_line(data, lines, tmp_path):
         (b"PK\x03\x04\xff\xfe", "text is not UTF-8 .*a workbook or a zip archive"),
         (lzma.compress(b"a\n"), "text is not UTF-8 .*unxz"),
         (b"a\nb\0c\n", "text holds a NUL character on line 2"),
+        (b"a\rb\nc\rd\0\n", "text holds a NUL character on line 2"),
+        (b"a\r\xc3\xa4\rb\0\n"[:-1], "text holds a NUL character on line 3"),
         (gzip.compress(b"a\n" * 999, mtime=0)[:-9], "text is damaged"),
         (b"\x1f\x8bnothing", "text is damaged"),
     ],
@@ -109,6 +116,17 @@ def test_a_text_in_another_encoding(tmp_path):
         read_text(path, "ascii")
     with pytest.raises(ValueError, match="encoding must be one of text that Python knows"):
         read_text(path, "utf9")
+    with pytest.raises(ValueError, match=r"text is not UTF-16 \(byte 0x00 on line 2\)"):
+        read_text(written(path, "\u010a\n\ud800a".encode("utf-16", "surrogatepass")), "utf-16")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-7", "latin1"])
+def test_a_nul_in_another_encoding(encoding, tmp_path):
+    """Only where characters are bytes may the file be UTF-16; a zero byte is no NUL elsewhere."""
+    path = written(tmp_path / "text", "\u00e4\n\u00e9\nb\0".encode(encoding))
+    with pytest.raises(ValueError, match="text holds a NUL character on line 3") as raised:
+        read_text(path, encoding)
+    assert ("UTF-16" in str(raised.value)) == (encoding == "latin1")
 
 
 def test_missing_files_and_directories_are_refused(tmp_path):

@@ -15,7 +15,7 @@ from attn_jax.masks import MaskFunction
 from attn_jax.nn.arguments import require_flags, require_slots
 from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
-from attn_jax.regression.places import places
+from attn_jax.regression.centering import centred_inputs
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
 
@@ -38,7 +38,7 @@ class NadarayaWatson(nnx.Module):
       normalizer: a normalizer slot or function.
       learn_bandwidth: whether training changes the bandwidth. learn_alpha: whether it changes the
         alpha of an `Entmax`; see `Attention`.
-      outside: the answer where no key supports the query: "nearest", "mean", "zero" or "nan".
+      outside: the prediction where no key supports the query: "nearest", "mean", "zero" or "nan".
       degree: 0, a local constant, or 1, a local line.
 
     >>> model = NadarayaWatson(bandwidth=0.5)
@@ -113,9 +113,9 @@ class NadarayaWatson(nnx.Module):
         *,
         mask: MaskFunction | None = None,
     ) -> Float[Array, "q k"]:
-        """The attention weights, before `outside` and `degree` have their say."""
+        """The attention weights, before `outside` and `degree` change them."""
         options = {"score": self.score, "normalizer": self.normalizer}
-        query, key = places(self.score, query=query, key=key)
+        query, key = centred_inputs(self.score, query=query, key=key)
         return attention_weights(query, key, mask=mask, **options)
 
     def smoother(

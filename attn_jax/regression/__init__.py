@@ -3,17 +3,17 @@
 A fit is a linear smoother: prediction = L value, where row i of the matrix L [q, k] depends on the
 query and the keys only. Degree 0 is Nadaraya-Watson, L = attention weights; degree 1 fits a line
 around each query by the same weights (local linear regression), which repairs the bias at the
-boundary. Everything that statistics asks of a fit is read off L: leave-one-out, degrees of freedom,
+boundary. The statistics of a fit are computed from L: leave-one-out errors, degrees of freedom,
 information criteria, confidence bands. (Nadaraya 1964; Watson 1964; Fan & Gijbels 1996; Wasserman
 2006, ch. 5.)
 
     kernel_regression, smoother, leave_one_out                     smoothing.py
-      local lines; the answer where no key supports a query          local_lines.py extrapolation.py
+      inputs and targets as JAX arrays                               centering.py
+      local lines; predictions where no key supports a query         local_lines.py extrapolation.py
       a few queries at a time, where L is too large                  chunks.py
     leave_one_out_error, aicc, r_squared, confidence_band, …       diagnostics.py
     search_bandwidth                                               search.py
-      the minimum on all the data                                    multistart.py
-      on few rows first                                              successive_halving.py
+      the lowest of several minima                                   multistart.py
 
 Everything but L itself is computed in memory that grows with q + k. Time grows with q · k: where
 that is too much, errors, freedom and criteria are taken at a sample of `rows`, with all keys.

@@ -1,6 +1,6 @@
-"""What statistics asks of a fit: its error, its freedom, its criteria, its confidence.
+"""Statistics of a fit: error, degrees of freedom, criteria, confidence bands.
 
-Each looks at all n rows of the data by all n keys, at a cost that grows with n², in bounded memory.
+Each compares all n rows of the data with all n keys: time grows with n², memory is bounded.
 For large n give it `rows`, indices of a random sample of the rows: what is a mean or a sum over the
 rows is then estimated from those, each of them with all n keys.
 """
@@ -14,11 +14,18 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import as_array, require
 from attn_jax.precision import accumulate, accumulation_dtype
-from attn_jax.regression.chunks import chosen, held_by_query, is_whole
-from attn_jax.regression.places import places
+from attn_jax.regression.centering import (
+    centred_inputs,
+    centred_targets,
+    require_variation,
+    uncentred,
+)
+from attn_jax.regression.chunks import is_whole, mask_of_rows, stored_per_query
 from attn_jax.regression.smoothing import (
     checked_rows,
     leave_one_out,
+    moves_when_left_out,
+    moves_with_targets,
     smoother,
     smoother_rows,
 )
@@ -39,7 +46,8 @@ def leave_one_out_error(
     >>> float(leave_one_out_error(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])))
     4.0
     """
-    value = as_array(value, "value")
+    (key,) = centred_inputs(options.get("score", Kernel()), key=key)
+    value, _ = centred_targets(value, shift=moves_when_left_out(key, options))
     predicted = leave_one_out(key, value, rows=rows, **options)
     there = value if rows is None else value[as_array(rows, "rows")]
     return jnp.mean(jnp.square(there - predicted))
@@ -57,9 +65,7 @@ def aicc(
     σ² is the mean squared residual, t = tr L. Infinite from t = n - 2 on, where the formula changes
     sign and would reward interpolation. (Hurvich, Simonoff & Tsai 1998.)
     """
-    value = as_array(value, "value")
-    n = value.shape[0]
-    residual, trace, _ = _at_the_data(key, value, rows, options)
+    residual, trace, _, n = _at_the_data(key, value, rows, options)
     variance = jnp.mean(jnp.square(residual), axis=0)
     room = 1 - (trace + 2) / n
     penalty = (1 + trace / n) / jnp.where(room > 0, room, 1.0)
@@ -69,13 +75,15 @@ def aicc(
 def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) -> Float[Array, " e"]:
     """Squared correlation of targets and predictions, per output; 0 where either is constant.
 
-    (Hayfield & Racine 2008, sec. 3.2.)
+    (Hayfield & Racine 2008, sec. 3.2.) Targets of NumPy's float64 or int64 are centred before they
+    are rounded; predictions that were rounded to where they no longer vary as these do are refused.
 
     >>> y = jnp.array([[1.0], [2.0], [4.0]])
     >>> r_squared(y, 2 * y).round(6).tolist(), r_squared(y, jnp.full((3, 1), 0.1)).tolist()
     ([1.0], [0.0])
     """
-    value, predicted = as_array(value, "value"), as_array(predicted, "predicted")
+    require_variation(predicted, value)
+    value, predicted = (centred_targets(each, shift=True)[0] for each in (value, predicted))
     require(
         value.ndim == 2 and value.shape == predicted.shape,
         "value and predicted",
@@ -124,7 +132,7 @@ def degrees_of_freedom(
     key: Num[ArrayLike, "n d"], *, rows: Int[ArrayLike, " r"] | None = None, **options: Any
 ) -> Float[Array, ""]:
     """tr L at the data: 1 for the mean, n for interpolation."""
-    (key,) = places(options.get("score", Kernel()), key=key)
+    (key,) = centred_inputs(options.get("score", Kernel()), key=key)
     nothing = jnp.zeros((key.shape[0], 0), accumulation_dtype(key))
     return _at_the_data(key, nothing, rows, options).trace
 
@@ -140,9 +148,7 @@ def noise_variance(
 
     NaN where the data leave no degree of freedom for it. (Wasserman 2006, eq. 5.86.)
     """
-    value = as_array(value, "value")
-    n = value.shape[0]
-    residual, trace, squares = _at_the_data(key, value, rows, options)
+    residual, trace, squares, n = _at_the_data(key, value, rows, options)
     freedom = n - 2 * trace + squares
     left = freedom > n * 8 * jnp.finfo(trace.dtype).eps
     total = jnp.sum(jnp.square(residual), axis=0)
@@ -168,8 +174,8 @@ def confidence_band(
     (Wasserman 2006, eq. 5.103.)
     """
     require(0 < level < 1, "level", "be above 0 and below 1", level)
-    query, key = places(options.get("score", Kernel()), query=query, key=key)
-    value = _targets(key, value)
+    query, key = centred_inputs(options.get("score", Kernel()), query=query, key=key)
+    value, centre = _targets(key, value, options)
     if variance is None:
         variance = noise_variance(key, value, rows=rows, **options)
     (variance,) = accumulate(as_array(variance, "variance"))
@@ -178,7 +184,7 @@ def confidence_band(
 
     predicted, norm = smoother_rows(_mean_and_norm, query, key, fixed=(value,), **options)
     half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance)[None, :] * norm
-    return predicted - half, predicted + half
+    return uncentred(predicted - half, centre), uncentred(predicted + half, centre)
 
 
 def _mean_and_norm(hat, mask, value):
@@ -187,29 +193,31 @@ def _mean_and_norm(hat, mask, value):
 
 
 class AtTheData(NamedTuple):
-    """Residuals at rows of the data, tr L and tr LᵀL (estimated, where not all rows are there)."""
+    """Residuals at rows of the data, tr L and tr LᵀL (estimated, from some rows), and n."""
 
     residual: Float[Array, "r e"]
     trace: Float[Array, ""]
     squares: Float[Array, ""]
+    n: int
 
 
 def _at_the_data(key: Any, value: Any, rows: Any, options: dict[str, Any]) -> AtTheData:
-    (key,) = places(options.get("score", Kernel()), key=key)
-    value = _targets(key, value)
-    held = held_by_query(key) if key.ndim == 2 else 0
-    if rows is None and is_whole(len(value), held):
+    (key,) = centred_inputs(options.get("score", Kernel()), key=key)
+    value, _ = _targets(key, value, options)
+    n, stored = len(key), stored_per_query(key) if key.ndim == 2 else 0
+    if rows is None and is_whole(n, stored):
         hat = smoother(key, key, **options)
-        return AtTheData(value - hat @ value, jnp.trace(hat), jnp.sum(jnp.square(hat)))
-    rows = jnp.arange(len(key)) if rows is None else checked_rows(rows, key)
+        return AtTheData(value - hat @ value, jnp.trace(hat), jnp.sum(jnp.square(hat)), n)
+    rows = jnp.arange(n) if rows is None else checked_rows(rows, key)
     options = dict(options)
     mask = options.pop("mask", None)
     if hasattr(mask, "check"):
-        mask.check(len(key), len(key))
-    options |= {"mask": chosen(mask, rows), "fixed": (value,)}
+        mask.check(n, n)
+    options |= {"mask": mask_of_rows(mask, rows), "fixed": (value,)}
     fitted, own, squares = smoother_rows(_own_weights, key[rows], key, rows, **options)
-    estimate = len(key) / len(rows)
-    return AtTheData(value[rows] - fitted, estimate * jnp.sum(own), estimate * jnp.sum(squares))
+    estimate = n / len(rows)
+    trace, squares = estimate * jnp.sum(own), estimate * jnp.sum(squares)
+    return AtTheData(value[rows] - fitted, trace, squares, n)
 
 
 def _own_weights(hat, mask, rows, value):
@@ -217,8 +225,10 @@ def _own_weights(hat, mask, rows, value):
     return hat @ value, hat[jnp.arange(len(rows)), rows], jnp.sum(jnp.square(hat), axis=1)
 
 
-def _targets(key: Num[Array, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Array, "n e"]:
-    value = as_array(value, "value")
+def _targets(
+    key: Num[Array, "n d"], value: Num[ArrayLike, "n e"], options: dict[str, Any]
+) -> tuple[Float[Array, "n e"], Float[Array, "1 e"] | None]:
+    value, centre = centred_targets(value, shift=moves_with_targets(**options))
     require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
     require(
         key.shape[:1] == value.shape[:1],
@@ -226,7 +236,7 @@ def _targets(key: Num[Array, "n d"], value: Num[ArrayLike, "n e"]) -> Float[Arra
         "have the same number of rows",
         f"key {key.shape}, value {value.shape}",
     )
-    return accumulate(value)[0]
+    return accumulate(value)[0], centre
 
 
 def _weights(weights: Float[ArrayLike, "q k"]) -> Float[Array, "q k"]:

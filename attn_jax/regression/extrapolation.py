@@ -1,4 +1,4 @@
-"""The answer for a query that no key supports, because of a compact kernel or a mask."""
+"""The prediction for a query that no key supports, because of a compact kernel or a mask."""
 
 from typing import Literal
 
@@ -10,20 +10,20 @@ from attn_jax import masks
 from attn_jax.block_scores import attended
 from attn_jax.checks import concrete
 from attn_jax.precision import accumulate, accumulation_dtype, difference
-from attn_jax.regression.chunks import chosen, in_chunks, once
+from attn_jax.regression.chunks import compiled, in_chunks, mask_of_rows
 from attn_jax.scores import Kernel, compared
 
 Outside = Literal["nearest", "mean", "zero", "nan"]
 
 
-def answer(
+def extrapolation_weights(
     outside: Outside,
     query: Num[Array, "q d"],
     key: Num[Array, "k d"],
     score: Kernel,
     allowed: Bool[Array, "q k"],
 ) -> Float[Array, "q k"]:
-    """The answer as weights of the values."""
+    """The prediction as weights of the values."""
     dtype = accumulation_dtype(query, key)
     if outside == "zero":
         return jnp.zeros(allowed.shape, dtype)
@@ -37,7 +37,7 @@ def answer(
     return among / jnp.maximum(jnp.sum(among, axis=1, keepdims=True), 1)
 
 
-def fill(
+def extrapolated(
     output: Float[Array, "q e"],
     empty: Bool[Array, " q"],
     outside: Outside,
@@ -48,7 +48,7 @@ def fill(
     score: Kernel,
     mask: masks.MaskFunction | None,
 ) -> Float[Array, "q e"]:
-    """The output, 0 in empty rows, with their answers; without such rows it costs nothing."""
+    """The output with predictions in its empty rows; without such rows it costs nothing."""
     if outside == "zero":
         return output
     if outside == "nan":
@@ -56,31 +56,31 @@ def fill(
     known = concrete(empty)
     if known is not None and not known.any():
         return output
-    return once(_filled, output, empty, outside, query, key, value, score, mask)()
+    return compiled(_extrapolated, output, empty, outside, query, key, value, score, mask)()
 
 
-def _filled(output, empty, outside, query, key, value, score, mask):
+def _extrapolated(output, empty, outside, query, key, value, score, mask):
     query, key = compared(score, query, key)
 
     def of_chunk(query, index, empty):
         def weighted():
-            here = chosen(mask, index)
+            here = mask_of_rows(mask, index)
             allowed = allowed_pairs(here, len(query), len(key))
-            weights = answer(outside, query, key, score, allowed)
+            weights = extrapolation_weights(outside, query, key, score, allowed)
             return times(weights, value, None if mask is None else allowed)
 
         dtype = jax.eval_shape(weighted).dtype
         nothing = jnp.zeros((len(query), value.shape[1]), dtype)
         return jax.lax.cond(jnp.any(empty), weighted, lambda: nothing)
 
-    def filled():
+    def with_predictions():
         order = jnp.argsort(~empty)  # few chunks hold the empty rows
         rows = query[order], order, empty[order]
-        held = len(key) * (query.shape[1] if outside == "nearest" else 1)
-        answers = in_chunks(of_chunk, rows, held=held)[jnp.argsort(order)]
-        return jnp.where(empty[:, None], answers.astype(output.dtype), output)
+        stored = len(key) * (query.shape[1] if outside == "nearest" else 1)
+        predicted = in_chunks(of_chunk, rows, stored=stored)[jnp.argsort(order)]
+        return jnp.where(empty[:, None], predicted.astype(output.dtype), output)
 
-    return jax.lax.cond(jnp.any(empty), filled, lambda: output)
+    return jax.lax.cond(jnp.any(empty), with_predictions, lambda: output)
 
 
 def allowed_pairs(mask: masks.MaskFunction | None, q: int, k: int) -> Bool[Array, "q k"]:

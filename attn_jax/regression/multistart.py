@@ -1,5 +1,10 @@
-"""The lowest of several valleys of a function of few logarithms: look everywhere, then refine."""
+"""The lowest of several minima of a function of few logarithms: a grid, then bounded refinement.
 
+Where a value at all rows is expensive, the grid is evaluated at some of the rows, and only the best
+of its lowest minima is refined at all of them.
+"""
+
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,115 +13,139 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn_jax.regression.chunks import once
+from attn_jax.regression.chunks import compiled
 
 PER_DECADE = 12  # points of the grid for each factor of ten
-VALLEYS = 6  # local minima that are refined
+MINIMA, FEW_MINIMA = 6, 3  # lowest minima of a grid at all rows, or at some of them, that go on
+EVALUATIONS = 8  # of one refinement in a box, where they are expensive
 
 
-def grid(low: float, high: float) -> np.ndarray:
-    """Points from low to high, `PER_DECADE` for each factor of ten."""
-    return np.linspace(low, high, math.ceil(PER_DECADE * (high - low) / math.log(10)) + 1)
+class Objective:
+    """`function(free, rows, *fixed)` of logarithms [features] at some rows, for SciPy's optimizers.
+
+    `on_value` gets each point that is evaluated and the value there.
+    """
+
+    def __init__(
+        self, function: Callable, fixed: tuple, dtype: Any, on_value: Callable[[Any, float], None]
+    ):
+        self._value = compiled(function, *fixed)
+        self._gradient = compiled(_value_and_gradient, function, fixed)
+        self._dtype, self._on_value = dtype, on_value
+
+    def value(self, free: Any, rows: np.ndarray | None) -> float:
+        """The value, infinite where it is NaN (no prediction outside the support)."""
+        free = jnp.asarray(free, self._dtype)
+        value = float(self._value(free, rows))
+        value = math.inf if math.isnan(value) else value
+        self._on_value(free, value)
+        return value
+
+    def with_gradient(self, free: Any, rows: np.ndarray | None) -> tuple[float, np.ndarray]:
+        """The value and its gradient."""
+        free = jnp.asarray(free, self._dtype)
+        value, gradient = self._gradient(free, rows)
+        value = math.inf if math.isnan(value) else float(value)
+        self._on_value(free, value)
+        return value, np.nan_to_num(np.asarray(gradient, np.float64))
+
+
+def _value_and_gradient(free, rows, function, fixed):
+    return jax.value_and_grad(function)(free, rows, *fixed)
+
+
+def lowest(
+    objective: Objective,
+    ends: tuple[float, float],
+    features: int,
+    rows: np.ndarray | None,
+    some: np.ndarray | None,
+) -> np.ndarray:
+    """Where the value at `rows` is least, [features], each between the ends.
+
+    The grid is evaluated at `some` of the rows. Of equal values the largest logarithms win: AICc
+    prefers nothing to a perfect fit, which there may be over a range of bandwidths.
+    """
+    points, whole = starts(*ends, features), some is rows
+    sums = points.sum(axis=1)
+    values = np.array([objective.value(point, some) for point in points])
+    order = np.lexsort((-sums, values))
+    if features == 1:
+        padded = np.concatenate([[np.inf], values, [np.inf]])
+        order = order[((values <= padded[:-2]) & (values <= padded[2:]))[order]]
+    order = order[: MINIMA if whole else FEW_MINIMA]
+    if not whole:
+        rank = functools.cache(lambda i: (objective.value(points[i], rows), -sums[i]))
+        best, lower = None, min(order, key=rank)
+        while features == 1 and lower != best:  # downhill on the grid
+            best = lower
+            lower = min(range(max(best - 1, 0), min(best + 2, len(points))), key=rank)
+        values[lower], order = rank(lower)[0], [lower]
+    if values[order[0]] == -np.inf:
+        return points[order[0]]
+    best = values[order[0]], points[order[0]]
+    if features == 1:
+        found = [_on_a_line(objective, points, i, rows, whole) for i in order]
+        return min([best, *found], key=lambda each: each[0])[1]
+    return _in_a_box(objective, points[order], best, [ends] * features, rows, whole)
 
 
 def starts(low: float, high: float, features: int) -> np.ndarray:
-    """Points [n, features] of a box: its diagonal, and a Sobol sequence."""
+    """Points [n, features] of a box: its diagonal, and for several features a Sobol sequence."""
     from scipy.stats import qmc
 
-    equal = np.repeat(grid(low, high)[:, None], features, axis=1)
+    steps = math.ceil(PER_DECADE * (high - low) / math.log(10))
+    equal = np.repeat(np.linspace(low, high, steps + 1)[:, None], features, axis=1)
+    if features == 1:
+        return equal
     spread = qmc.Sobol(features, seed=0).random(64 * 2 ** min(features, 4))
     return np.concatenate([equal, qmc.scale(spread, low, high)])
 
 
-def deepest(values: np.ndarray) -> np.ndarray:
-    """Where the `VALLEYS` lowest local minima of a row of values are, the lowest first."""
-    padded = np.concatenate([[np.inf], values, [np.inf]])
-    valleys = np.flatnonzero((values <= padded[:-2]) & (values <= padded[2:]))
-    return valleys[np.argsort(values[valleys], kind="stable")][:VALLEYS]
-
-
-def finite(values: Any) -> np.ndarray:
-    """NaN (no answer outside the support) counts as infinitely bad."""
-    values = np.asarray(values, np.float64)
-    return np.where(np.isnan(values), np.inf, values)
-
-
-class Objective:
-    """`function(free, *fixed)` of logarithms [features], for SciPy's optimizers."""
-
-    def __init__(self, function: Callable, fixed: tuple, dtype: Any):
-        self.exact = once(_value, function, fixed)
-        self._each, self._gradient = once(_values, function, fixed), once(_slope, function, fixed)
-        self._dtype = dtype
-
-    def each(self, points: np.ndarray) -> np.ndarray:
-        """The values at points [n, features], one after the other."""
-        return finite(self._each(jnp.asarray(points, self._dtype)))
-
-    def value(self, free: Any) -> float:
-        """The value, infinite where it is NaN."""
-        return float(finite(self.exact(jnp.asarray(free, self._dtype))))
-
-    def with_gradient(self, free: Any) -> tuple[float, np.ndarray]:
-        """The value and its gradient."""
-        value, slope = self._gradient(jnp.asarray(free, self._dtype))
-        return float(finite(value)), np.nan_to_num(np.asarray(slope, np.float64))
-
-
-def _value(free, function, fixed):
-    return function(free, *fixed)
-
-
-def _values(points, function, fixed):
-    return jax.lax.map(lambda free: function(free, *fixed), points)
-
-
-def _slope(free, function, fixed):
-    return jax.value_and_grad(function)(free, *fixed)
-
-
-def lowest_on_a_line(objective: Objective, low: float, high: float) -> np.ndarray:
-    """The place of the minimum, [1], of a function of one logarithm."""
+def _on_a_line(objective, points, i, rows, whole):
     from scipy.optimize import minimize_scalar
 
-    points = grid(low, high)
-    values = objective.each(points[:, None])
-    if values.min() == -np.inf:  # a perfect fit, to which AICc prefers nothing: the smoothest one
-        return points[[np.flatnonzero(values == -np.inf)[-1]]]
-    best = points[values.argmin()], values.min()
-    for i in deepest(values):
-        found = minimize_scalar(
-            lambda t: objective.value([t]),
-            bounds=(points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]),
-            method="bounded",
-            options={"xatol": 1e-9},
-        )
-        if found.fun < best[1]:
-            best = found.x, found.fun
-    return np.asarray([best[0]])
+    found = minimize_scalar(
+        lambda free: objective.value([free], rows),
+        bounds=(points[max(i - 1, 0), 0], points[min(i + 1, len(points) - 1), 0]),
+        method="bounded",
+        options={"xatol": 1e-9 if whole else 1e-3},
+    )
+    return found.fun, np.asarray([found.x])
 
 
-def lowest_in_a_box(objective: Objective, low: float, high: float, features: int) -> np.ndarray:
-    """The place of the minimum, [features], of a function of several logarithms."""
+def _in_a_box(objective, candidates, best, bounds, rows, whole):
     from scipy.optimize import minimize
 
-    points = starts(low, high, features)
-    values = objective.each(points)
-    if values.min() == -np.inf:
-        perfect = points[values == -np.inf]
-        return perfect[perfect.sum(axis=1).argmax()]
-    best = points[values.argmin()], values.min()
-    bounds = [(low, high)] * features
-    for start in points[np.argsort(values, kind="stable")[:VALLEYS]]:
-        found = minimize(objective.with_gradient, start, jac=True, bounds=bounds, method="L-BFGS-B")
-        if found.fun < best[1]:
-            best = found.x, found.fun
-    # A kernel with steps has no useful gradient: finish without one.
-    found = minimize(
-        objective.value,
-        best[0],
-        bounds=bounds,
-        method="Nelder-Mead",
-        options={"xatol": 1e-6, "fatol": 1e-12, "maxfev": 100 * features},
-    )
-    return found.x if found.fun < best[1] else best[0]
+    flat, limits = True, {} if whole else {"maxfun": EVALUATIONS, "ftol": 1e-6}
+    for start in candidates:
+        first = _, gradient = objective.with_gradient(start, rows)
+        unit = 3 * np.linalg.norm(gradient) or 1.0  # SciPy's first step is as long as the gradient
+        flat &= not gradient.any()
+
+        def in_units(free, start=start, first=first, unit=unit):
+            known = np.array_equal(free, start)
+            value, gradient = first if known else objective.with_gradient(free, rows)
+            return value / unit, gradient / unit
+
+        how = {"jac": True, "method": "L-BFGS-B", "bounds": bounds, "options": limits}
+        found = minimize(in_units, start, **how)
+        best = min(best, (found.fun * unit, found.x), key=lambda each: each[0])
+    if whole or flat:  # a kernel with steps has no useful gradient
+        most = (100 if whole else EVALUATIONS) * len(bounds)
+        limits = {"xatol": 1e-6, "fatol": 1e-12, "maxfev": most}
+        how = {"args": (rows,), "method": "Nelder-Mead", "bounds": bounds, "options": limits}
+        found = minimize(objective.value, best[1], **how)
+        best = min(best, (found.fun, found.x), key=lambda each: each[0])
+    return best[1]
+
+
+def spread(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, evenly over their order.
+
+    >>> spread(np.arange(9), 3).tolist()
+    [0, 4, 8]
+    """
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]

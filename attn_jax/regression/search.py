@@ -1,7 +1,7 @@
 """Global search for a bandwidth by a criterion over the data.
 
-The leave-one-out error has several local minima on real data: the search looks everywhere on a
-logarithmic scale first, then refines the best valleys with SciPy's optimizers.
+The leave-one-out error has several local minima on real data: the search evaluates a grid on a
+logarithmic scale first, then refines the lowest minima with SciPy's optimizers.
 """
 
 import math
@@ -12,17 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Num
 
-from attn_jax.checks import as_array, require
+from attn_jax.checks import require
 from attn_jax.kernels import gaussian
-from attn_jax.regression import multistart, successive_halving
+from attn_jax.regression.centering import centred_inputs, centred_targets
 from attn_jax.regression.diagnostics import CRITERIA
-from attn_jax.regression.places import places
-from attn_jax.regression.smoothing import checked_rows
+from attn_jax.regression.multistart import Objective, lowest, spread
+from attn_jax.regression.smoothing import checked_rows, moves_when_left_out
 from attn_jax.scores import Kernel
 
-FEW_PAIRS = 2**24  # of rows and keys: so many are looked at everywhere
+FEW_PAIRS = 2**24  # of rows and keys: the grid is evaluated at all of them
 MOST_PAIRS = 2**26  # of sampled rows and keys
 FEWEST_ROWS = 256  # that are sampled
+GRID_ROWS = 32  # where there are more pairs, the grid is evaluated at so many of the rows
 
 
 class Search(NamedTuple):
@@ -46,8 +47,8 @@ def search_bandwidth(
     """Find the bandwidth that minimizes a criterion of the fit, globally.
 
     All n keys count. The criterion is a mean over all n rows up to n = 8,192, from there on over
-    the fixed random sample `sampled_rows(n)`. From n = 4,097 on (2²⁴ pairs of rows and keys) parts
-    of these rows find the deepest valley, and all of them its lowest place.
+    the fixed random sample `sampled_rows(n)`. From n = 4,097 on (2²⁴ pairs of rows and keys) the
+    grid is evaluated at a part of these rows, and its best minimum refined at all of them.
 
     Args:
       key: the inputs, at least two of which differ.
@@ -56,8 +57,7 @@ def search_bandwidth(
       kernel: a member of `attn_jax.kernels` or a function u ↦ log K(u).
       per_feature: one bandwidth for each feature instead of one for all.
       rows: the rows that the criterion is a mean over, instead of those.
-      on_value: called with each bandwidth that is looked at and the criterion's value there, where
-        the pairs are so many (over 2²⁴) that the search takes its time.
+      on_value: called with each bandwidth that is evaluated and the criterion's value there.
       **options: normalizer, outside and degree, as in `kernel_regression`.
 
     Raises:
@@ -68,46 +68,40 @@ def search_bandwidth(
     """
     require("score" not in options, "score", "be left out: the search makes it", "one")
     require(criterion in CRITERIA, "criterion", f"be one of {sorted(CRITERIA)}", criterion)
-    given = key
-    (key,), value = places(None, key=key), as_array(value, "value")
+    given_key = key
+    (key,) = centred_inputs(None, key=key)
+    value, _ = centred_targets(value, shift=moves_when_left_out(key, options))
     for name, array in (("key", key), ("value", value)):
         require(array.ndim == 2, name, "have two axes, rows and features", array)
         require(bool(jnp.isfinite(array).all()), name, "be finite", array)
     offsets = _offsets(key)
-    spread = offsets.max(axis=0, initial=0.0)
-    require(key.shape[0] >= 2 and spread.max() > 0, "key", "hold two rows that differ", key)
+    ranges = offsets.max(axis=0, initial=0.0)
+    require(key.shape[0] >= 2 and ranges.max() > 0, "key", "hold two rows that differ", key)
     n, features = key.shape
-    scale = np.where(spread > 0, spread, 1.0) if per_feature else np.asarray([spread.max()])
+    scale = np.where(ranges > 0, ranges, 1.0) if per_feature else np.asarray([ranges.max()])
     rows = sampled_rows(n) if rows is None else np.asarray(checked_rows(rows, key))
-    chosen = {} if np.array_equal(rows, np.arange(n)) else {"rows": rows}
-    ends = math.log(_smallest_gap(offsets / scale[None, :], **chosen) / 4), math.log(10.0)
+    given = None if np.array_equal(rows, np.arange(n)) else rows
+    ends = math.log(_smallest_gap(offsets / scale[None, :], given) / 4), math.log(10.0)
     dtype = jnp.result_type(key, float) if jnp.issubdtype(key.dtype, jnp.inexact) else float
-    in_a_box = per_feature and features > 1
-    ends += (features,) if in_a_box else ()
     fit = Fit(CRITERIA[criterion], kernel, jnp.asarray(scale, dtype), key, value, options)
 
-    def found(free, value):
-        free = jnp.asarray(free, dtype)
-        bandwidth = _bandwidth(free, fit.scale, per_feature)
-        places(Kernel(kernel, bandwidth), key=given)  # refuses what float32 does not tell apart
-        return Search(bandwidth, value(free))
-
-    if len(rows) * n <= FEW_PAIRS:
-        objective = multistart.Objective(_at, (chosen.get("rows"), fit, per_feature), dtype)
-        lowest = multistart.lowest_in_a_box if in_a_box else multistart.lowest_on_a_line
-        return found(lowest(objective, *ends), objective.exact)
-
-    def tell(free, value):
+    def told(free, value):
         if on_value is not None:
             on_value(_bandwidth(free, fit.scale, per_feature), value)
 
-    looks = successive_halving.Looks(_at, (fit, per_feature), dtype, tell)
-    lowest = successive_halving.lowest_in_a_box if in_a_box else successive_halving.lowest_on_a_line
-    return found(lowest(looks, *ends, rows), lambda free: looks.value(free, rows))
+    objective = Objective(_at, (fit, per_feature), dtype, told)
+    part = given
+    if len(rows) * n > FEW_PAIRS:
+        given, part = rows, spread(rows, GRID_ROWS)
+    free = lowest(objective, ends, features if per_feature else 1, given, part)
+    bandwidth = _bandwidth(jnp.asarray(free, dtype), fit.scale, per_feature)
+    score = Kernel(kernel, bandwidth)
+    centred_inputs(score, key=given_key)  # refuses what float32 does not tell apart
+    return Search(bandwidth, objective.value(free, given))
 
 
 class Fit(NamedTuple):
-    """What a criterion judges, but for the bandwidth; `scale` is the range of the data."""
+    """What a criterion is computed from, except the bandwidth; `scale` is the range of the data."""
 
     criterion: Callable
     kernel: Callable
@@ -149,10 +143,10 @@ def _offsets(key: Num[Array, "n d"]) -> np.ndarray:
     return (host - host.min(axis=0, keepdims=True)).astype(np.float64) if len(host) else host
 
 
-def _smallest_gap(scaled: np.ndarray, rows: np.ndarray | None = None) -> float:
+def _smallest_gap(scaled: np.ndarray, rows: np.ndarray | None) -> float:
     """The smallest positive distance of nearest neighbours, in ranges of the data; ≥ 1e-8.
 
-    Of these rows to any other: none of them sees a difference between bandwidths far below it.
+    Of these rows to any other: bandwidths far below it give each of them the same prediction.
     """
     from scipy.spatial import cKDTree
 

@@ -13,12 +13,25 @@ from attn_jax.attention import attention_and_logsumexp, attention_weights
 from attn_jax.block_scores import attended
 from attn_jax.checks import all_hold, as_array, require
 from attn_jax.meshes import everywhere, gathered
-from attn_jax.normalizers import Softmax, softmax
+from attn_jax.normalizers import Entmax, Softmax, Sparsemax, entmax15, softmax, sparsemax
 from attn_jax.precision import output_dtype
-from attn_jax.regression.chunks import check, chosen, held_by_query, in_chunks, is_whole, once
-from attn_jax.regression.extrapolation import Outside, allowed_pairs, answer, fill, times
+from attn_jax.regression.centering import centred_inputs, centred_targets, uncentred
+from attn_jax.regression.chunks import (
+    check,
+    compiled,
+    in_chunks,
+    is_whole,
+    mask_of_rows,
+    stored_per_query,
+)
+from attn_jax.regression.extrapolation import (
+    Outside,
+    allowed_pairs,
+    extrapolated,
+    extrapolation_weights,
+    times,
+)
 from attn_jax.regression.local_lines import local_line
-from attn_jax.regression.places import places
 from attn_jax.scores import Kernel, compared
 
 
@@ -35,20 +48,27 @@ def kernel_regression(
 ) -> Float[Array, "q e"]:
     """Predict at each query from keys (inputs) and values (targets).
 
-    From 2²⁰ pairs of queries and keys on (for a line: 2²⁰ / d) the weights are never there at once:
+    From 2²⁰ pairs of queries and keys on (for a line: 2²⁰ / d) the weights are not stored at once:
     a softmax of degree 0 streams, all else is computed for a few queries at a time. (That takes
     entmax as long as streaming would, in less memory.)
+
+    What float64 or int64 of NumPy hold is not rounded before it is subtracted: inputs and targets
+    are measured from the middle of the data, in their own dtype. The middle of the targets is added
+    to the prediction, which is then rounded to float32 where JAX has 32 bits; residuals, errors and
+    variances are those of the centred targets. (Where the weights of a query need not sum to one,
+    because of a mask, a sink, `Sigmoid`, `outside="zero"` or a function of one's own, targets whose
+    variation would be lost are refused.)
 
     Args:
       query: where to predict.
       key: the inputs, one row each. Dates (`datetime64`) count in seconds, and so does their
-        bandwidth. What float64 or int64 of NumPy hold is not rounded before it is subtracted.
+        bandwidth.
       value: the targets, one row each. A target that no query may use may be NaN.
       score: the kernel and its bandwidth.
       normalizer: softmax is Nadaraya-Watson; sparsemax and entmax of a Gaussian are compact kernels
         with a radius that always holds a point.
       mask: which keys a query may use.
-      outside: the answer for a query that no key supports (compact kernels): the nearest key's
+      outside: the prediction for a query that no key supports (compact kernels): the nearest key's
         value (tied ones: their mean), the mean of all allowed values, 0, or NaN.
       degree: 0, a local constant, or 1, a local line; where the supported keys do not span a
         direction, the line is flat in it.
@@ -60,9 +80,10 @@ def kernel_regression(
     >>> kernel_regression(jnp.array([[0.5], [99.0]]), x, y).tolist()
     [[1.0], [2.0]]
     """
-    value = as_array(value, "value")
+    shift = moves_with_targets(normalizer=normalizer, outside=outside, mask=mask)
+    value, centre = centred_targets(value, shift=shift)
     require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
-    query, key = places(score, query=query, key=key)
+    query, key = centred_inputs(score, query=query, key=key)
     slots = {"score": score, "normalizer": normalizer, "outside": outside, "degree": degree}
     whole = _is_whole(query, key, degree)
     make = smoother if whole else functools.partial(check, smoother)
@@ -80,10 +101,20 @@ def kernel_regression(
             query, key, value, score=score, mask=mask, implementation="streaming"
         )
         empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
-        predicted = fill(output, empty, outside, query, key, value, score=score, mask=mask)
+        predicted = extrapolated(output, empty, outside, query, key, value, score=score, mask=mask)
     else:
         predicted = smoother_rows(_of_values, query, key, fixed=(value,), mask=mask, **slots)
-    return predicted.astype(output_dtype(value))
+    return uncentred(predicted.astype(output_dtype(value)), centre)
+
+
+def moves_with_targets(
+    *, normalizer: Any = Softmax(), outside: str = "nearest", mask: Any = None, **others: Any
+) -> bool:
+    """Whether predictions move as all targets do: the weights of every query sum to one."""
+    del others
+    slots, functions = (Softmax, Sparsemax, Entmax), (softmax, sparsemax, entmax15)
+    sums = isinstance(normalizer, slots) or any(normalizer is each for each in functions)
+    return sums and getattr(normalizer, "sink", None) is None and mask is None and outside != "zero"
 
 
 def _of_values(hat, mask, value):
@@ -108,7 +139,7 @@ def smoother(
     require(isinstance(score, Kernel), "score", "be a Kernel", score)
     require(outside in get_args(Outside), "outside", f"be one of {get_args(Outside)}", outside)
     require(degree in (0, 1), "degree", "be 0 or 1", degree)
-    query, key = places(score, query=query, key=key)
+    query, key = centred_inputs(score, query=query, key=key)
     weights = attention_weights(query, key, score=score, normalizer=normalizer, mask=mask)
     if weights.size == 0:
         return weights
@@ -117,22 +148,22 @@ def smoother(
     # by the kernel's support: the weights of a supported key may underflow (and a NaN has to show)
     empty = ~jnp.any(allowed & (score(query, key) != -jnp.inf), axis=1, keepdims=True)
     if degree == 1:
-        if mask is not None:  # no arithmetic with a key that nobody uses
+        if mask is not None:  # no arithmetic with a key that no query may attend to
             key = jnp.where(attended(allowed), key, 0)
         weights = local_line(weights, query, key, score)
     at = weights, empty, outside, query, key, score, mask
     if is_whole(query.shape[0], key.size):
-        return _answered(*at)
-    return once(_answered_where_empty, *at)()
+        return _extrapolated(*at)
+    return compiled(_extrapolated_where_empty, *at)()
 
 
-def _answered(weights, empty, outside, query, key, score, mask):
+def _extrapolated(weights, empty, outside, query, key, score, mask):
     again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
-    return jnp.where(empty, answer(outside, query, key, score, again), weights)
+    return jnp.where(empty, extrapolation_weights(outside, query, key, score, again), weights)
 
 
-def _answered_where_empty(weights, empty, *at):
-    return jax.lax.cond(jnp.any(empty), lambda: _answered(weights, empty, *at), lambda: weights)
+def _extrapolated_where_empty(weights, empty, *at):
+    return jax.lax.cond(jnp.any(empty), lambda: _extrapolated(weights, empty, *at), lambda: weights)
 
 
 def smoother_rows(
@@ -145,7 +176,7 @@ def smoother_rows(
     degree: int = 0,
     **options: Any,
 ) -> Any:
-    """A statistic of the rows of L, which are not there at once where they are many.
+    """A statistic of the rows of L, which are not stored at once where they are many.
 
     `statistic(hat, mask, *rows, *fixed)` gets some rows of L, [c, k], their mask, the same rows of
     each of `rows`, and what is `fixed`; the first axis of what it returns is c.
@@ -154,16 +185,16 @@ def smoother_rows(
     if _is_whole(query, key, degree):
         return statistic(smoother(query, key, mask=mask, **options), mask, *rows, *fixed)
     check(smoother, query, key, mask=mask, **options)
-    return once(_smoother_in_chunks, statistic, query, key, rows, fixed, mask, options)()
+    return compiled(_smoother_in_chunks, statistic, query, key, rows, fixed, mask, options)()
 
 
 def _smoother_in_chunks(statistic, query, key, rows, fixed, mask, options):
     def of_chunk(query, index, *rows):
-        here = chosen(mask, index)
+        here = mask_of_rows(mask, index)
         return statistic(smoother(query, key, mask=here, **options), here, *rows, *fixed)
 
-    held = held_by_query(key, options["degree"])
-    return in_chunks(of_chunk, (query, jnp.arange(len(query)), *rows), held=held)
+    stored = stored_per_query(key, options["degree"])
+    return in_chunks(of_chunk, (query, jnp.arange(len(query)), *rows), stored=stored)
 
 
 def leave_one_out(
@@ -182,15 +213,21 @@ def leave_one_out(
     >>> leave_one_out(jnp.array([[0.0], [1.0]]), jnp.array([[0.0], [2.0]])).tolist()
     [[2.0], [0.0]]
     """
-    (key,) = places(options.get("score", Kernel()), key=key)
+    (key,) = centred_inputs(options.get("score", Kernel()), key=key)
+    value, centre = centred_targets(value, shift=moves_when_left_out(key, options))
     mask = options.pop("mask", None)
     mask = others if mask is None else others & mask
-    if rows is None:
-        return kernel_regression(key, key, value, mask=mask, **options)
-    rows = checked_rows(rows, key)
-    mask.check(len(key), len(key))
-    here = masks.Rows(mask, everywhere(rows))
-    return kernel_regression(gathered(key, rows), key, value, mask=here, **options)
+    query = key
+    if rows is not None:
+        rows = checked_rows(rows, key)
+        mask.check(len(key), len(key))
+        query, mask = gathered(key, rows), masks.Rows(mask, everywhere(rows))
+    return uncentred(kernel_regression(query, key, value, mask=mask, **options), centre)
+
+
+def moves_when_left_out(key: Num[Array, "n d"], options: dict[str, Any]) -> bool:
+    """Whether leave-one-out predictions move as all targets do: that of a single row is 0."""
+    return key.shape[:1] != (1,) and moves_with_targets(**options)
 
 
 def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:
@@ -207,12 +244,12 @@ others = ~masks.Window(0, 0)  # all rows but the query's own
 
 
 def _is_plain_softmax(normalizer: Any) -> bool:
-    """Whether the weights sum to one: no sink takes a part."""
+    """Whether it is a softmax without a sink, which streams here."""
     return normalizer is softmax or (isinstance(normalizer, Softmax) and normalizer.sink is None)
 
 
 def _is_whole(query: Num[Array, "..."], key: Num[Array, "..."], degree: int) -> bool:
-    """Whether all rows of L may be there at once; what is refused anyway may."""
+    """Whether all rows of L may be stored at once; what is refused anyway may."""
     if query.ndim != 2 or key.ndim != 2:
         return True
-    return is_whole(query.shape[0], held_by_query(key, degree))
+    return is_whole(query.shape[0], stored_per_query(key, degree))

@@ -6,7 +6,6 @@ import re
 import zlib
 from pathlib import Path
 
-LINE_END = re.compile(rb"\r\n?|\n")
 BEGINNINGS = {
     codecs.BOM_UTF32_LE: "UTF-32: iconv -f utf-32 -t utf-8 converts it",  # begins as UTF-16 does
     codecs.BOM_UTF16_LE: "UTF-16: iconv -f utf-16 -t utf-8 converts it",
@@ -23,7 +22,8 @@ BEGINNINGS = {
 def read_text(path: Path | str, encoding: str = "utf-8") -> str:
     """The text of a file, gzipped or not, without the byte-order marks that begin its lines.
 
-    Of files that were joined each one's first line has a mark. Line ends stay as they are.
+    Of files that were joined each one's first line has a mark. Line ends stay as they are: a line
+    feed ends a line, in a file without any a carriage return does.
     """
     data = _read(Path(path))
     try:
@@ -34,18 +34,25 @@ def read_text(path: Path | str, encoding: str = "utf-8") -> str:
         ) from None
     except UnicodeError as error:  # UTF-16 without a mark has no place
         start = getattr(error, "start", 0)
-        where = f"byte 0x{data[start]:02x} on line {_line(data, start)}" if data else "no byte"
+        whole, before = (part.decode(encoding, "replace") for part in (data, data[:start]))
+        where = f"byte 0x{data[start]:02x} on line {before.count(line_end(whole)) + 1}"
         what = next((each for begin, each in BEGINNINGS.items() if data.startswith(begin)), None)
         advice = f"it looks like {what}" if what else "iconv -f latin1 -t utf-8, say, converts it"
         raise ValueError(f"{path} is not {encoding.upper()} ({where}): {advice}.") from error
+    end = line_end(text)
     if "\0" in text:
-        place = data.index(0)
-        order = "le" if place % 2 else "be"
-        raise ValueError(
-            f"{path} holds a NUL character on line {_line(data, place)}: is it UTF-16? "
-            f"iconv -f utf-16{order} -t utf-8 converts it."
-        )
-    return re.sub("(^|[\r\n])\ufeff+", r"\1", text)
+        place = text.index("\0")
+        told = f"{path} holds a NUL character on line {text.count(end, 0, place) + 1}"
+        if data.find(b"\0") == place:  # each character before it is one byte
+            order = "le" if place % 2 else "be"
+            told += f": is it UTF-16? iconv -f utf-16{order} -t utf-8 converts it"
+        raise ValueError(f"{told}.")
+    return re.sub(f"(^|{end})\ufeff+", r"\1", text)
+
+
+def line_end(text: str) -> str:
+    """What ends the lines of a text: line feeds, or carriage returns where there are none."""
+    return "\n" if "\n" in text else "\r"
 
 
 def _read(path: Path) -> bytes:
@@ -63,7 +70,3 @@ def _read(path: Path) -> bytes:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged: {error}.") from error
-
-
-def _line(data: bytes, place: int) -> int:
-    return len(LINE_END.findall(data, 0, place)) + 1

@@ -7,7 +7,7 @@ without a line feed carriage returns end the lines.
 
 from pathlib import Path
 
-from attn_jax.text.files import read_text
+from attn_jax.text.files import line_end, read_text
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -19,7 +19,7 @@ def read_lines(path: Path | str) -> list[str]:
     text = read_text(path)
     if not text:
         raise ValueError(f"{path} is empty: it needs at least one line.")
-    end = "\n" if "\n" in text else "\r"
+    end = line_end(text)
     return [line.removesuffix("\r") for line in text.removesuffix(end).split(end)]
 
 

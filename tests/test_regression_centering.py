@@ -6,7 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attn_jax import Kernel, attention, attention_weights, regression
+from attn_jax import (
+    Kernel,
+    Sigmoid,
+    Softmax,
+    attention,
+    attention_weights,
+    masks,
+    regression,
+    softmax,
+)
 from attn_jax.nn import NadarayaWatson
 from tests.members import DENSE, STREAMING
 from tests.tolerance import assert_close
@@ -148,6 +157,89 @@ def test_what_float32_cannot_tell_apart_is_refused():
     assert_close(NadarayaWatson(1.0)(far, far, value)[:7], expected())
 
 
+def test_places_at_the_ends_of_float64(tolerance):
+    """Further apart than the largest number; what lies beyond float32 is infinitely far."""
+    ends = np.array([[-1.7e308], [-1.0], [0.0], [1.0], [1.6e308]])
+    got = regression.kernel_regression(ends, ends, VALUE[:5])
+    near = regression.kernel_regression(ends[1:4], ends[1:4], VALUE[1:4])
+    wanted = np.concatenate([VALUE[:1], near, VALUE[4:5]])
+    assert_close(got, wanted, tolerance=tolerance)
+    beyond = np.array([[1.6e308], [1.7e308], [1.5e308]])
+    with jax.enable_x64(False), pytest.raises(ValueError, match="must lie further apart than fl"):
+        regression.smoother(beyond, np.array([[0.0], [1.0], [2.0]]))
+
+
+NUMBERS = 1 + np.round(10 * VALUE)
+# name: (targets far from 0, the same ones near it)
+TARGETS = {
+    "float64": (1e9 + VALUE, VALUE),
+    "int64": (10**9 + NUMBERS.astype("int64"), NUMBERS),
+    "beyond 32 bits": (10**14 + NUMBERS.astype("int64"), NUMBERS),
+    "uint32": (4 * 10**9 + NUMBERS.astype("uint32"), NUMBERS),
+    "jax": (jnp.asarray(10**9 + NUMBERS, "int32"), NUMBERS),
+    "list": ((1e9 + VALUE).tolist(), VALUE),
+}
+RESIDUALS = {
+    "error": lambda model, x, y: model.leave_one_out_error(x, y),
+    "error of some rows": lambda model, x, y: model.leave_one_out_error(x, y, rows=[5, 0]),
+    "aicc": lambda model, x, y: model.aicc(x, y),
+    "variance": lambda model, x, y: model.noise_variance(x, y),
+    "variance of some rows": lambda model, x, y: model.noise_variance(x, y, rows=[5, 0, 3, 1]),
+    "search": lambda model, x, y: jnp.log(model.search(x, y).bandwidth)[None] / 10,
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_are_centred_before_they_are_rounded(name, tolerance):
+    far, near = TARGETS[name]
+    centre = np.asarray(far, "float64")[:1] - near[:1]
+    x = jnp.asarray(STEPS[:, None], float)
+    for statistic in RESIDUALS.values():
+        got, wanted = (statistic(NadarayaWatson(1.0), x, y) for y in (far, near))
+        assert_close(got, wanted, tolerance=max(20 * tolerance, 1e-5))
+    for statistic in (
+        lambda model, y: model(x, x, y),
+        lambda model, y: model.leave_one_out(x, y),
+        lambda model, y: model.leave_one_out(x, y, rows=[5, 0]),
+        lambda model, y: model.confidence_band(x, x, y)[1],
+    ):
+        got, wanted = (np.asarray(statistic(NadarayaWatson(1.0), y)) for y in (far, near))
+        assert got.dtype == wanted.dtype
+        assert_close(got / 1e9, (wanted + centre) / 1e9, tolerance=1e-7)
+    if jax.config.jax_enable_x64:
+        return
+    got, wanted = (regression.r_squared(y, np.sin(near)) for y in (far, near))
+    assert_close(got, wanted, tolerance=tolerance)
+    with pytest.raises(ValueError, match="predicted must vary by more than float32 rounds"):
+        regression.r_squared(far, NadarayaWatson(1.0)(x, x, far))
+
+
+def test_targets_that_have_to_stay_where_they_are_are_refused(tolerance):
+    """Where the weights of a query need not sum to one, its prediction does not move with them."""
+    x, far = np.asarray(STEPS[:, None], "float32"), 1e9 + VALUE
+    for options in (
+        {"mask": masks.Prefix(5)},
+        {"outside": "zero"},
+        {"normalizer": Sigmoid()},
+        {"normalizer": Softmax(0.0)},
+        {"normalizer": lambda scores, where=None, axis=-1: softmax(scores, where, axis)},
+    ):
+        for call in (
+            lambda y, options=options: regression.kernel_regression(x, x, y, **options),
+            lambda y, options=options: regression.leave_one_out_error(x, y, **options),
+        ):
+            call(VALUE)
+            call(np.full((7, 1), 1e9))
+            if jax.config.jax_enable_x64:
+                call(far)
+                continue
+            with pytest.raises(ValueError, match="value must vary by more than float32 rounds"):
+                call(far)
+    assert_close(regression.leave_one_out([[0.0]], [[1e9 + 1]]), [[0.0]])
+    everywhere = regression.kernel_regression(x, x, np.where(STEPS[:, None] == 3, np.nan, far))
+    assert np.isnan(everywhere).all()
+
+
 def test_a_date_that_is_missing_shows():
     dates = SECONDS[:, None].astype("datetime64[s]")
     dates[3] = np.datetime64("NaT", "s")
@@ -164,6 +256,10 @@ def test_a_date_that_is_missing_shows():
         (
             lambda: NadarayaWatson(1.0).aicc(STEPS[:, None].astype("timedelta64[M]"), VALUE),
             "key must have a unit of so many seconds",
+        ),
+        (
+            lambda: NadarayaWatson(1.0).leave_one_out(SECONDS.astype("M8[s]"), VALUE),
+            r"query must have two axes|have shape",
         ),
         (
             lambda: regression.leave_one_out(STEPS[:, None], VALUE.astype("M8[s]")),
