@@ -481,6 +481,25 @@ def test_merge_links_to_words():
             metrics.merge_links({outside}, source_words=source_words, target_words=target_words)
 
 
+def test_merge_weights_to_words():
+    """By loops; a word of one token each has the weights of its tokens."""
+    weights = np.random.default_rng(3).dirichlet(np.ones(7), 5)
+    source_words, target_words = [0, 0, 1, None, 3, 1, 3], [0, 2, None, 2, 2]
+    expected = np.zeros((3, 4))
+    for row, target in zip(weights, target_words, strict=True):
+        for weight, source in zip(row, source_words, strict=True):
+            if source is not None and target is not None:
+                expected[target, source] += weight / target_words.count(target)
+    words = {"source_words": source_words, "target_words": target_words}
+    np.testing.assert_allclose(metrics.merge_weights(weights, **words), expected, atol=1e-12)
+    own = metrics.merge_weights(weights, source_words=range(7), target_words=range(5))
+    np.testing.assert_array_equal(own, weights)
+    none = metrics.merge_weights(np.zeros((0, 0)), source_words=[], target_words=[])
+    assert none.shape == (0, 0)
+    with pytest.raises(ValueError, match=r"weights must have shape \[t, s\], here \[5, 6\]"):
+        metrics.merge_weights(weights, source_words=[0] * 6, target_words=target_words)
+
+
 def test_pharaoh_comes_back():
     rng = np.random.default_rng(19)
     for _ in range(20):

@@ -13,6 +13,7 @@ from attn_jax.metrics.alignments import (
     alignment_score,
     hard_alignment,
     merge_links,
+    merge_weights,
 )
 from attn_jax.metrics.linear_losses import linear_cross_entropy
 from attn_jax.metrics.losses import cross_entropy, mean_cross_entropy, perplexity
@@ -37,6 +38,7 @@ __all__ = [
     "linear_cross_entropy",
     "mean_cross_entropy",
     "merge_links",
+    "merge_weights",
     "perplexity",
     "read_pharaoh",
     "symmetrize",

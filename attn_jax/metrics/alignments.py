@@ -80,11 +80,11 @@ def hard_alignment(
     require(usable, "weights", "be finite and not negative", weights)
     if threshold is None:
         best = weights == weights.max(axis=1, keepdims=True, initial=0)
-        chosen = best & (np.cumsum(best, axis=1) == 1) & (weights > 0)
+        linked = best & (np.cumsum(best, axis=1) == 1) & (weights > 0)
     else:
         require(threshold > 0, "threshold", "be positive", threshold)
-        chosen = weights >= threshold
-    return {(int(source), int(target)) for target, source in np.argwhere(chosen)}
+        linked = weights >= threshold
+    return {(int(source), int(target)) for target, source in np.argwhere(linked)}
 
 
 def merge_links(
@@ -112,6 +112,41 @@ def merge_links(
         if source is not None and target is not None:
             merged.add((source, target))
     return merged
+
+
+def merge_weights(
+    weights: Float[ArrayLike, "t s"],
+    *,
+    source_words: Sequence[int | None],
+    target_words: Sequence[int | None],
+) -> Float[np.ndarray, "target_words source_words"]:
+    """Attention weights between words, from those of their tokens (subwords, characters).
+
+    What a target token attends to in the tokens of a source word adds up; over the tokens of a
+    target word it is averaged, so that rows that sum to one still do.
+
+    Args:
+        weights: The weights of the source tokens for each target token.
+        source_words: The word of each source token, from 0; None for what belongs to no word.
+        target_words: The word of each target token.
+
+    >>> weights = np.array([[0.25, 0.25, 0.5], [0.75, 0.0, 0.25]])
+    >>> merge_weights(weights, source_words=[0, 0, 1], target_words=[0, 0]).tolist()
+    [[0.625, 0.375]]
+    """
+    weights = np.asarray(weights)
+    shape = len(target_words), len(source_words)
+    rule = f"have shape [t, s], here {list(shape)}, one row or column for each word of a token"
+    require(weights.shape == shape, "weights", rule, weights)
+    source, target = _membership(source_words), _membership(target_words)
+    tokens = np.maximum(target.sum(axis=0), 1)
+    return target.T @ weights @ source / tokens[:, None]
+
+
+def _membership(words: Sequence[int | None]) -> Float[np.ndarray, "tokens words"]:
+    """1 where a token belongs to a word."""
+    numbers = np.array([-1 if word is None else word for word in words], int)
+    return np.equal.outer(numbers, np.arange(numbers.max(initial=-1) + 1)).astype(float)
 
 
 def _share(part: int, whole: int) -> float:

@@ -23,8 +23,8 @@ from attn_jax.metrics import losses
 from attn_jax.metrics.accuracy import on_top
 from attn_jax.precision import accumulation_dtype
 
-HELD = 2**20  # logits of a chunk, where the cache is a CPU's
-HELD_ELSEWHERE = 2**25
+STORED = 2**20  # logits of a chunk, where the cache is a CPU's
+STORED_ELSEWHERE = 2**25
 
 
 def linear_cross_entropy(
@@ -106,8 +106,8 @@ def _walk(smoothing, inputs, kernel, bias, labels, real, *, slopes: bool) -> tup
     axes = meshes.axes_of(together)
     inputs, kernel, bias, labels, real = meshes.varying(together, axes)
     n, features = inputs.shape
-    held = HELD if jax.default_backend() == "cpu" else HELD_ELSEWHERE
-    size = max(held // bias.size, 64)
+    stored = STORED if jax.default_backend() == "cpu" else STORED_ELSEWHERE
+    size = max(stored // bias.size, 64)
     size = max(n, 1) if isinstance(n, int) and n < size else size
     order = jnp.argsort(~real, stable=True)
     count = -(-n // size)

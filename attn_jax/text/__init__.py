@@ -8,7 +8,7 @@
     padded_batches, in_order: each row once      padding.py, the choice of shapes shapes.py
     padded_search, Hypothesis: targets found     search.py
 
-What comes in is never lost in silence:
+Input is not lost silently:
 
     empty lines             an example of length 0 as a source; a pair without a target is left out
                             of training and counted

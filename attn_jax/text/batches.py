@@ -74,7 +74,7 @@ class PairBatches:
         require(too_long in ("drop", "cut"), "too_long", "be 'drop' or 'cut'", repr(too_long))
         proper = max_length is None or max_length >= 1
         require(proper, "max_length", "be at least 1", max_length)
-        sources, targets = self._sifted(sources, targets, max_length, too_long)
+        sources, targets = self._usable(sources, targets, max_length, too_long)
         self.size, self.shuffle, self.seed = len(sources), shuffle, seed
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self._checksum = _checksum(sources, targets)
@@ -88,7 +88,7 @@ class PairBatches:
         self._epoch, self._schedule = -1, np.empty((0, 2), int)
 
     def __iter__(self) -> "PairBatches":
-        """The batches from the first one on, whoever else iterates."""
+        """The batches from the first one on; each iterator has its own position."""
         fresh = copy.copy(self)
         fresh._position = 0
         return fresh
@@ -122,7 +122,7 @@ class PairBatches:
             "checksum": self._checksum,
         }
 
-    def _sifted(self, sources: Rows, targets: Rows, longest: int | None, too_long: str) -> Any:
+    def _usable(self, sources: Rows, targets: Rows, longest: int | None, too_long: str) -> Any:
         """The pairs that remain; how many did not is counted."""
         pairs = list(zip(sources, targets, strict=True))
         kept = [pair for pair in pairs if len(pair[1])]

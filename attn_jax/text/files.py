@@ -1,4 +1,4 @@
-"""The text of a person's file: as it is, or refused with the line that is wrong and a way out."""
+"""Text files: read exactly, or refused with the line that is wrong and advice."""
 
 import codecs
 import gzip
@@ -32,7 +32,7 @@ def read_text(path: Path | str, encoding: str = "utf-8") -> str:
         raise ValueError(
             f"encoding must be one of text that Python knows. Got {encoding!r}."
         ) from None
-    except UnicodeError as error:  # UTF-16 without a mark has no place
+    except UnicodeError as error:  # that of UTF-16 without a mark has no position
         start = getattr(error, "start", 0)
         whole, before = (part.decode(encoding, "replace") for part in (data, data[:start]))
         where = f"byte 0x{data[start]:02x} on line {before.count(line_end(whole)) + 1}"

@@ -40,7 +40,7 @@ def pad(rows: Rows, length: int) -> Int32[np.ndarray, "n {length}"]:
 def padded_sides(
     sides: dict[str, Rows], rows: Int[np.ndarray, " rows"], shape: Sequence[int], *, fill: int = 0
 ) -> dict[str, np.ndarray]:
-    """Some rows of each side [rows + fill, length], and their lengths; `fill` rows are empty."""
+    """Some rows of each side [rows + fill, length] and their lengths; `fill` rows are empty."""
     arrays = {}
     for (name, side), length in zip(sides.items(), shape, strict=True):
         ids = [side[row] for row in rows] + [[]] * fill

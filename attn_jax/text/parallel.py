@@ -1,4 +1,4 @@
-"""Lines of text from a person's files: each one as it is, or refused with the line that is wrong.
+"""Lines of text files: read exactly, or refused with the number of the line that is wrong.
 
 Only a line feed, or a carriage return and a line feed, ends a line: Python's `splitlines` would
 also split at form feeds and U+2028, and shift every later line against its translation. In a file
@@ -26,8 +26,8 @@ def read_lines(path: Path | str) -> list[str]:
 def read_parallel(source: Path | str, target: Path | str) -> tuple[list[str], list[str]]:
     """Two files whose lines are translations of each other; no row is left out.
 
-    A row may be empty on either side. What that means is the user's of the rows: an empty source is
-    an example as any other, and `PairBatches` counts and leaves out a pair without a target.
+    A row may be empty on either side: `PairBatches` takes an empty source as an example, and leaves
+    out and counts a pair without a target.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):

@@ -1,4 +1,4 @@
-"""How a line falls into tokens and comes back: one pipeline of `tokenizers` for each kind.
+"""Splitting a line into tokens and joining them: one pipeline of `tokenizers` for each kind.
 
     word       words, and every other sign by itself: Peter ‿, don ‿'‿ t
     character  code points, spaces included
@@ -127,7 +127,7 @@ def join(kind: Kind, tokens: list[str]) -> str:
 def words(kind: Kind, pieces: Iterable[str]) -> list[int]:
     """The word, parted by white space, that each piece stands in; a space goes with the next word.
 
-    Words are counted, not looked for: a piece may be written otherwise than the line was.
+    Words are counted, not searched in the line: a piece may be written differently.
 
     >>> words("bpe", ["▁", "Z", "a", "▁b"])
     [0, 0, 0, 1]

@@ -32,7 +32,7 @@ class Vocabulary:
     (['Don', "'", 't', ',', 'Paul', '!'], "Don't, ⁇!")
 
     Attributes:
-        kind: How a line falls into tokens (`attn_jax.text.tokenization` says it).
+        kind: How a line is split into tokens; see `attn_jax.text.tokenization`.
         extra: Names of special tokens beside the four that every vocabulary has.
         entries: The tokens of text, by frequency or merge; the first id is 4 + len(extra).
         merges: The pairs of pieces that the kind `bpe` merges, in this order.
@@ -214,7 +214,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str, *, name: str = "text") -> "Vocabulary":
-        """The vocabulary that `to_json` wrote, held against its checksum; `name` is for errors."""
+        """The vocabulary that `to_json` wrote, checked by its checksum; `name` is for errors."""
         try:
             read = json.loads(text)
         except json.JSONDecodeError as error:

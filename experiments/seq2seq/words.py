@@ -29,8 +29,6 @@ def word_weights(weights: np.ndarray, source: Sequence[int], target: Sequence[in
       source: the word of each source token.
       target: the word of each target token.
     """
-    columns = np.zeros((weights.shape[0], max(source, default=-1) + 1))
-    np.add.at(columns.T, np.asarray(source, int), weights.T)
-    table = np.zeros((max(target, default=-1) + 1, columns.shape[1]))
-    np.add.at(table, np.asarray(target, int), columns)
-    return table / np.maximum(np.bincount(target, minlength=len(table)), 1)[:, None]
+    from attn_jax import metrics
+
+    return metrics.merge_weights(weights, source_words=source, target_words=target)
