@@ -28,10 +28,10 @@ def in_chunks(inputs, kernel, bias, real=REAL, smoothing=0.0):
     return metrics.linear_cross_entropy(inputs, kernel, bias, LABELS, **how)[0]
 
 
-@pytest.mark.parametrize("held", [64 * V, 2**20], ids=["chunks", "one chunk"])
-def test_value_and_derivatives(held, monkeypatch):
+@pytest.mark.parametrize("stored", [64 * V, 2**20], ids=["chunks", "one chunk"])
+def test_value_and_derivatives(stored, monkeypatch):
     """Of 203 rows 80 are real: two chunks of 64 rows hold them, two are skipped."""
-    monkeypatch.setattr(linear_losses, "HELD", held)
+    monkeypatch.setattr(linear_losses, "STORED", stored)
 
     def outcome(loss):
         def all_of_it(*arrays):
@@ -117,7 +117,7 @@ def test_half_precision_is_summed_in_float32():
 
 
 def test_no_array_of_all_logits(monkeypatch):
-    monkeypatch.setattr(linear_losses, "HELD", 64 * V)
+    monkeypatch.setattr(linear_losses, "STORED", 64 * V)
     program = jax.make_jaxpr(jax.grad(in_chunks, (0, 1, 2)))(INPUTS, KERNEL, BIAS)
     assert f"{LABELS.size},{V}]" not in str(program)
     assert f"64,{V}]" in str(program)
