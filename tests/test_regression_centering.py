@@ -212,6 +212,8 @@ def test_targets_are_centred_before_they_are_rounded(name, tolerance):
     assert_close(got, wanted, tolerance=tolerance)
     with pytest.raises(ValueError, match="predicted must vary by more than float32 rounds"):
         regression.r_squared(far, NadarayaWatson(1.0)(x, x, far))
+    with pytest.raises(ValueError, match="value and predicted must have the same shape"):
+        regression.r_squared(far, jnp.zeros((7, 2)))
 
 
 def test_targets_that_have_to_stay_where_they_are_are_refused(tolerance):

@@ -70,9 +70,7 @@ def centred_targets(
     if host is None or host.ndim != 2:
         return as_array(value, "value"), None
     if not shift:
-        rule = (
-            "vary by more than float32 rounds, unless each query's weights are known to sum to 1 "
-        )
+        rule = "vary by more than float32 rounds where a query's weights may not sum to 1 "
         require(not _is_lost(host, host), "value", rule + FLOAT64, host)
         return as_array(value, "value"), None
     centre = _middle(host)

@@ -82,7 +82,7 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
     >>> r_squared(y, 2 * y).round(6).tolist(), r_squared(y, jnp.full((3, 1), 0.1)).tolist()
     ([1.0], [0.0])
     """
-    require_variation(predicted, value)
+    given = predicted, value
     value, predicted = (centred_targets(each, shift=True)[0] for each in (value, predicted))
     require(
         value.ndim == 2 and value.shape == predicted.shape,
@@ -90,6 +90,7 @@ def r_squared(value: Num[ArrayLike, "n e"], predicted: Num[ArrayLike, "n e"]) ->
         "have the same shape, rows and outputs",
         f"value {value.shape}, predicted {predicted.shape}",
     )
+    require_variation(*given)
     value, predicted = (_deviations(each) for each in accumulate(value, predicted))
     scale = jnp.sum(value**2, axis=0) * jnp.sum(predicted**2, axis=0)
     return jnp.sum(value * predicted, axis=0) ** 2 / jnp.where(scale == 0, jnp.inf, scale)
