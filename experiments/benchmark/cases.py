@@ -26,21 +26,25 @@ RESULTS = {
 PASSES = {"forward": (1, 1), "gradient": (4, 3), "jvp": (3, 3)}  # of scores, of sums over values
 PER_FEATURE = {"additive": 4, "gaussian": 3}  # operations, else 2; tanh counts as one
 
-SCORES = {  # (attn_jax, arrays) -> slot
-    "scaled-dot": lambda library, _: library.ScaledDot(),
-    "dot": lambda library, _: library.Dot(),
-    "cosine": lambda library, arrays: library.Cosine(arrays["scale"]),
-    "bilinear": lambda library, arrays: library.Bilinear(arrays["weight"]),
-    "additive": lambda library, arrays: library.Additive(arrays["weight"]),
-    "gaussian": lambda library, arrays: library.Kernel(bandwidth=arrays["bandwidth"]),
+# the arrays of each: name → (shape, rng) -> array; the slots are those of `BY_NAME` in attn_jax
+SCORES = {
+    "scaled-dot": {},
+    "dot": {},
+    "cosine": {"scale": lambda shape, rng: 10.0},
+    "bilinear": {
+        "weight": lambda shape, rng: rng.normal(size=(shape.features,) * 2) / shape.features
+    },
+    "additive": {"weight": lambda shape, rng: rng.normal(size=shape.features)},
+    "gaussian": {"bandwidth": lambda shape, rng: 0.5},
 }
 NORMALIZERS = {
-    "softmax": lambda library, _: library.Softmax(),
-    "softmax-sink": lambda library, arrays: library.Softmax(sink=arrays["sink"]),
-    "sparsemax": lambda library, _: library.Sparsemax(),
-    "entmax15": lambda library, _: library.Entmax(1.5),
-    "entmax": lambda library, arrays: library.Entmax(arrays["alpha"]),
-    "sigmoid": lambda library, arrays: library.Sigmoid(arrays["bias"]),
+    "softmax": {},
+    "softmax-sink": {"sink": lambda shape, rng: 0.5},
+    "off-by-one": {},
+    "sparsemax": {},
+    "entmax15": {},
+    "entmax": {"alpha": lambda shape, rng: 1.7},
+    "sigmoid": {"bias": lambda shape, rng: -math.log(shape.keys)},  # Ramapuram et al. 2025
 }
 
 
@@ -122,17 +126,8 @@ def draw(case: Case) -> Inputs:
     *operands, output = case.sizes
     seeds = {"forward": (), "gradient": (output,), "jvp": operands}
     drawn = normal(operands)
-    arrays = {
-        "cosine": {"scale": 10.0},
-        "bilinear": {"weight": rng.normal(size=(shape.features,) * 2) / shape.features},
-        "additive": {"weight": rng.normal(size=shape.features)},
-        "gaussian": {"bandwidth": 0.5},
-        "softmax-sink": {"sink": 0.5},
-        "entmax": {"alpha": 1.7},
-        "sigmoid": {"bias": -math.log(shape.keys)},  # Ramapuram et al. 2025
-    }
-    parameters = arrays.get(case.score, {}) | arrays.get(case.normalizer, {})
-    parameters = {name: np.asarray(each).astype(case.dtype) for name, each in parameters.items()}
+    arrays = SCORES[case.score] | NORMALIZERS[case.normalizer]
+    parameters = {n: np.asarray(each(shape, rng)).astype(case.dtype) for n, each in arrays.items()}
     return Inputs(drawn, parameters, normal(seeds[case.direction]))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 import attn_jax
+from attn_jax import normalizers, scores
 from experiments.benchmark.cases import NORMALIZERS, RESULTS, SCORES, Case, Inputs
 from experiments.benchmark.implementations import Implementation, Program
 from experiments.benchmark.memory import COMPILED, Memory, available_on_host
@@ -27,10 +28,13 @@ def ours(implementation: str, case: Case) -> Attend:
     masks = [attn_jax.Causal()] * case.shape.causal
     masks += [attn_jax.Window(*case.shape.window)] if case.shape.window else []
 
+    score = scores.BY_NAME[case.score.replace("-", "_")]
+    normalizer = normalizers.BY_NAME[case.normalizer.removesuffix("-sink")]
+
     def attend(query: Any, key: Any, value: Any, parameters: Any) -> Any:
         over_heads = attn_jax.flax_attention_fn(
-            score=SCORES[case.score](attn_jax, parameters),
-            normalizer=NORMALIZERS[case.normalizer](attn_jax, parameters),
+            score=score(**{name: parameters[name] for name in SCORES[case.score]}),
+            normalizer=normalizer(**{n: parameters[n] for n in NORMALIZERS[case.normalizer]}),
             mask=functools.reduce(operator.and_, masks) if masks else None,
             implementation=implementation,
         )

@@ -127,6 +127,7 @@ def _sigmoid(scores: np.ndarray, parameters: Arrays) -> tuple:
 NORMALIZERS: Mapping[str, Callable[..., tuple]] = {
     "softmax": _softmax,
     "softmax-sink": _softmax,
+    "off-by-one": lambda scores, _: _softmax(scores, {"sink": 0.0}),
     "sparsemax": _sparsemax,
     "entmax15": _entmax,
     "entmax": _entmax,
