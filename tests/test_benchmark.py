@@ -8,15 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_jax import normalizers, scores
 from experiments import cli
-from experiments.benchmark import figures, flop, growth, measure, memory, reference, report, timing
-from experiments.benchmark.cases import DIRECTIONS, Case
+from experiments.benchmark import (
+    Benchmark,
+    figures,
+    jax_programs,
+    measure,
+    memory,
+    reference,
+    report,
+    timing,
+)
+from experiments.benchmark import rows as rows_file
+from experiments.benchmark.cases import (
+    NORMALIZERS,
+    RESULTS,
+    SCORES,
+    Case,
+    draw,
+    sample_rows,
+    seeded_at,
+)
 from experiments.benchmark.implementations import IMPLEMENTATIONS, Implementation
-from experiments.benchmark.inputs import draw, sample_rows, seeded_at
 from experiments.benchmark.jax_programs import JAX
-from experiments.benchmark.rows import Journal, Row, require_same
+from experiments.benchmark.rows import Row
+from experiments.benchmark.session import require_same
 from experiments.benchmark.shapes import FAMILIES, SHAPES, Shape, select
-from experiments.benchmark.slots import NORMALIZERS, SCORES
 from experiments.harness.errors import UserError
 from tests import oracles
 from tests.tolerance import assert_close
@@ -39,16 +57,17 @@ SMALL = Shape(
 # Shapes
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.name)
-def test_shapes_are_well_formed(shape):
-    sizes = (shape.queries, shape.keys, shape.features, shape.value_features, shape.batch)
-    assert min(sizes) > 0
-    assert shape.heads % shape.key_heads == 0
-    assert shape.score in SCORES
-    assert shape.normalizer in NORMALIZERS
-    assert len(shape.source) > 10
-    assert shape.name in FAMILIES[shape.family]
-    assert shape.family == "smoke" or shape.name in FAMILIES["all"]
+def test_shapes_are_well_formed():
+    for name, shape in SHAPES.items():
+        sizes = (shape.queries, shape.keys, shape.features, shape.value_features, shape.batch)
+        assert min(sizes) > 0, name
+        assert shape.heads % shape.key_heads == 0, name
+        assert shape.score in SCORES, name
+        assert shape.normalizer in NORMALIZERS, name
+        assert len(shape.source) > 10, name
+        assert name == shape.name
+        assert name in FAMILIES[shape.family]
+        assert shape.family == "smoke" or name in FAMILIES["all"]
 
 
 def test_shapes_of_the_papers():
@@ -82,34 +101,60 @@ def test_a_span_is_the_mask(queries, window, causal):
 def test_operations_by_hand():
     causal = replace(SMALL, queries=3, keys=3, window=None, causal=True)  # 6 pairs, 2 × 4 heads
     case = Case(causal, "dot", "softmax", "float32", "forward")
-    counts = {d: flop.count(replace(case, direction=d)) for d in DIRECTIONS}
+    counts = {direction: replace(case, direction=direction).flop for direction in RESULTS}
     score, weighted_sum = 6 * 2 * 3, 6 * 2 * 2
     assert counts["forward"] == 8 * (score + weighted_sum)
     assert counts["gradient"] == 8 * (4 * score + 3 * weighted_sum)
     assert counts["jvp"] == 8 * 3 * (score + weighted_sum)
-    assert flop.count(replace(case, score="bilinear")) == counts["forward"] + 8 * 3 * 2 * 3 * 3
+    assert replace(case, score="bilinear").flop == counts["forward"] + 8 * 3 * 2 * 3 * 3
 
 
 # The reference
 
+SCORE_ORACLES = {
+    "scaled-dot": oracles.ScaledDot,
+    "dot": oracles.Dot,
+    "cosine": oracles.Cosine,
+    "bilinear": oracles.Bilinear,
+    "additive": oracles.Additive,
+    "gaussian": oracles.Kernel,
+}
+NORMALIZER_ORACLES = {
+    "softmax": oracles.Softmax,
+    "softmax-sink": oracles.Softmax,
+    "off-by-one": lambda: oracles.Softmax(0.0),
+    "sparsemax": oracles.Sparsemax,
+    "entmax15": lambda: oracles.Entmax(1.5),
+    "entmax": oracles.Entmax,
+    "sigmoid": oracles.Sigmoid,
+}
 
-def oracle(case, inputs):
-    """The output [B, T, N, E] by the loops of tests.oracles."""
+
+def test_every_score_and_normalizer_of_the_library_is_there():
+    names = {name.replace("-", "_") for name in SCORES}
+    assert names == scores.BY_NAME.keys()
+    assert NORMALIZERS.keys() == normalizers.BY_NAME.keys() | {"softmax-sink"}
+    assert SCORES.keys() == reference.SCORES.keys() == SCORE_ORACLES.keys()
+    assert NORMALIZERS.keys() == reference.NORMALIZERS.keys() == NORMALIZER_ORACLES.keys()
+
+
+def oracle(case, inputs, rows):
+    """The output [r, E] in these rows, by the loops of tests.oracles."""
     arrays = {name: np.float64(each) for name, each in inputs.parameters.items()}
     slots = {
-        "score": SCORES[case.score].make(oracles, arrays),
-        "normalizer": NORMALIZERS[case.normalizer].make(oracles, arrays),
-        "mask": oracles.Window(*case.shape.window),
+        "score": SCORE_ORACLES[case.score](**{n: arrays[n] for n in SCORES[case.score]}),
+        "normalizer": NORMALIZER_ORACLES[case.normalizer](
+            **{n: arrays[n] for n in NORMALIZERS[case.normalizer]}
+        ),
     }
+    window, group = oracles.Window(*case.shape.window), case.shape.heads // case.shape.key_heads
     query, key, value = inputs.operands
-    output = np.zeros((*query.shape[:-1], value.shape[-1]))
-    for b in range(case.shape.batch):
-        for n in range(case.shape.heads):
-            k = n // (case.shape.heads // case.shape.key_heads)
-            output[b, :, n] = oracles.attention(
-                query[b, :, n], key[b, :, k], value[b, :, k], **slots
-            )
-    return output
+    outputs = []
+    for b, i, n in zip(*rows, strict=True):
+        mask = oracles.Where(lambda _, j, i=i: window(i, j))
+        one, keys = query[b, i : i + 1, n], (b, slice(None), n // group)
+        outputs += [oracles.attention(one, key[keys], value[keys], mask=mask, **slots)]
+    return np.concatenate(outputs)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +166,16 @@ def test_the_reference_is_the_oracle_and_its_derivatives(score, normalizer):
     case = Case(SMALL, score, normalizer, "float64", "jvp")
     inputs, rows = draw(case), sample_rows(case, most=13)
     got = reference.expected(case, inputs, rows)
-    assert_close(got["output"], oracle(case, inputs)[rows], tolerance=1e-12)
+    assert_close(got["output"], oracle(case, inputs, rows), tolerance=1e-12)
 
     step = 1e-5
     above, below = (
         [each + sign * step * dot for each, dot in zip(inputs.operands, inputs.seed, strict=True)]
         for sign in (1, -1)
     )
-    difference = oracle(case, inputs._replace(operands=above))
-    difference -= oracle(case, inputs._replace(operands=below))
-    assert_close(got["tangent"], (difference / (2 * step))[rows], tolerance=1e-7)
+    difference = oracle(case, inputs._replace(operands=above), rows)
+    difference -= oracle(case, inputs._replace(operands=below), rows)
+    assert_close(got["tangent"], difference / (2 * step), tolerance=1e-7)
 
     reverse = replace(case, direction="gradient")
     seeded = seeded_at(reverse, draw(reverse), rows)
@@ -154,7 +199,7 @@ def test_inputs_are_the_same_for_everyone():
 # What is measured
 
 
-def test_every_call_begins_a_round_in_its_turn():
+def test_each_program_begins_a_round_in_turn():
     order = []
     calls = [lambda name=name: order.append(name) for name in "abc"]
     taken = timing.interleaved(calls, seconds=1e-9)
@@ -166,13 +211,12 @@ def test_every_call_begins_a_round_in_its_turn():
 
 @pytest.mark.parametrize("p", [0.5, 1.0, 2.0])
 def test_the_slope_is_that_of_the_larger_half(p):
-    n = [2**i for i in range(10, 17)]
-    values = [1e-9 * size**p for size in n]
-    assert growth.exponent(n, values) == pytest.approx(p)
-    values[:3] = [1.0] * 3  # an overhead that no size of interest feels
-    assert growth.exponent(n[::-1], values[::-1]) == pytest.approx(p)
-    assert growth.exponent(n, [*values[:-1], None]) == pytest.approx(p)
-    assert growth.exponent(n[:1], values[:1]) is None
+    points = [(n, 1e-9 * n**p) for n in (2**i for i in range(10, 17))]
+    assert report.slope(points) == pytest.approx(p)
+    points[:3] = [(n, 1.0) for n, _ in points[:3]]  # an overhead that no size of interest feels
+    assert report.slope(points[::-1]) == pytest.approx(p)
+    assert report.slope([*points[:-1], (2**16, None)]) == pytest.approx(p)
+    assert report.slope(points[:1]) is None
 
 
 def test_memory_that_a_call_takes():
@@ -226,16 +270,19 @@ def read(directory):
 
 
 def enter(monkeypatch, name, make, **options):
-    """Put a competitor into the table."""
-    options = {"library": "jax", "framework": "jax", "make": make} | options
+    """Put an implementation into the table."""
+    options = {"library": "jax", "framework": "jax"} | options
     monkeypatch.setitem(IMPLEMENTATIONS, name, Implementation(name, **options))
+    monkeypatch.setitem(jax_programs.FUNCTIONS, name, make)
 
 
 ONE = ("--shapes", "smoke-window", "--direction", "forward")
 
 
 def test_smoke(tmp_path, capsys):
-    assert main(tmp_path, "--implementations", "dense", "jax.nn") == 0
+    directions = ("forward", "gradient")  # all three below
+    options = ("--implementations", "dense", "jax.nn", "--direction", *directions)
+    assert main(tmp_path, *options) == 0
     metrics, _ = read(tmp_path)
     assert metrics["device"]["platform"] == "cpu"
     assert metrics["device"]["cores"] > 0
@@ -244,7 +291,7 @@ def test_smoke(tmp_path, capsys):
     assert metrics["commit"] is None or len(metrics["commit"]) >= 40
     assert metrics["matmul_gflop_per_second"]["float32"] > 0
     assert [each["name"] for each in metrics["shapes"]] == list(FAMILIES["smoke"])
-    assert len(metrics["rows"]) == 4 * 3 * 2
+    assert len(metrics["rows"]) == 4 * 2 * 2
     numbers = (
         *("error", "tolerance", "lower_seconds", "compile_seconds", "run_seconds", "rounds"),
         *("flop", "least_bytes", "gflop_per_second", "fraction_of_matmul", "ratio"),
@@ -259,55 +306,49 @@ def test_smoke(tmp_path, capsys):
             assert row["memory"]["peak"] == row["memory"]["temporary"] + row["memory"]["outputs"]
             assert row["baseline"] == "dense"
     run = tmp_path / "benchmark" / "default"
-    assert len((run / "rows.jsonl").read_text("utf-8").splitlines()) == 1 + 24
+    assert len((run / "rows.jsonl").read_text("utf-8").splitlines()) == 1 + 16
     pictures = {path.name for path in (run / "figures").iterdir()}
-    assert pictures == {f"roofline_{direction}.png" for direction in DIRECTIONS}
+    assert pictures == {f"roofline_{direction}.png" for direction in directions}
     out = capsys.readouterr().out
-    assert "jax.nn (forward, gradient, jvp): refused: no gaussian score" in out
+    assert "jax.nn (forward, gradient): refused: no gaussian score" in out
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_a_wrong_implementation_is_reported_and_not_timed(tmp_path, monkeypatch, capsys):
-    """The weighted sum of every key, masked or not."""
+def test_what_is_wrong_or_too_large_is_one_rows_result(tmp_path, monkeypatch, capsys):
+    def unmasked(case):
+        return lambda query, key, value, _: jax.nn.dot_product_attention(query, key, value)
 
-    def make(case):
-        return lambda query, key, value, parameters: jax.nn.dot_product_attention(query, key, value)
+    def hungry(case):
+        def attend(query, key, value, parameters):
+            x = jnp.arange(1000.0) + query.mean()
+            return jnp.sort(x[:, None] * x[None, :])[0, 0] + query
 
-    enter(monkeypatch, "unmasked", make)
+        return attend
+
+    enter(monkeypatch, "unmasked", unmasked)
     enter(monkeypatch, "nan", lambda case: lambda query, *others: query * jnp.nan)
-    assert main(tmp_path, *ONE, "--implementations", "unmasked", "jax.nn", "nan") == 0
+    enter(monkeypatch, "hungry", hungry)
+    monkeypatch.setattr(JAX, "available", lambda self: 10**6)
+    names = ("unmasked", "jax.nn", "nan", "hungry", "dense")
+    assert main(tmp_path, *ONE, "--implementations", *names) == 0
     _, rows = read(tmp_path)
     for name in ("unmasked", "nan"):
         assert rows["forward", name]["status"] == "wrong"
         assert rows["forward", name]["run_seconds"] is None
     assert rows["forward", "nan"]["error"] == "NaN"
-    assert rows["forward", "jax.nn"]["status"] == "timed"
-    assert "unmasked (forward): wrong: error" in capsys.readouterr().out
+    assert rows["forward", "hungry"]["status"] == "out of memory"
+    assert rows["forward", "hungry"]["message"] == "needs 0.0 GiB"
+    assert {rows["forward", name]["status"] for name in ("jax.nn", "dense")} == {"timed"}
+    out = capsys.readouterr().out
+    assert "unmasked (forward): wrong: error" in out
+    assert "hungry (forward): out of memory (needs 0.0 GiB)" in out
 
-    enter(monkeypatch, "unmasked", make, library="attn_jax")
+    enter(monkeypatch, "unmasked", unmasked, library="attn_jax")
     assert main(tmp_path, *ONE, "--implementations", "unmasked") == 1
     assert (
         "attn_jax: smoke-window scaled-dot softmax float32 forward unmasked: wrong"
         in capsys.readouterr().out
     )
-
-
-def test_out_of_memory_is_one_rows_result(tmp_path, monkeypatch, capsys):
-    def make(case):
-        def hungry(query, key, value, parameters):
-            x = jnp.arange(1000.0) + query.mean()
-            return jnp.sort(x[:, None] * x[None, :])[0, 0] + query
-
-        return hungry
-
-    enter(monkeypatch, "hungry", make)
-    monkeypatch.setattr(JAX, "available", lambda self: 10**6)
-    assert main(tmp_path, *ONE, "--implementations", "hungry", "dense") == 0
-    _, rows = read(tmp_path)
-    assert rows["forward", "hungry"]["status"] == "out of memory"
-    assert rows["forward", "hungry"]["message"] == "needs 0.0 GiB"
-    assert rows["forward", "dense"]["status"] == "timed"
-    assert "hungry (forward): out of memory (needs 0.0 GiB)" in capsys.readouterr().out
 
 
 def test_an_interrupted_run_keeps_its_rows_and_resumes(tmp_path, monkeypatch, capsys):
@@ -317,7 +358,7 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(tmp_path, monkeypatch, ca
         made[case.direction] += 1
         if case.direction == "gradient" and next(interrupts, False):
             raise KeyboardInterrupt
-        return IMPLEMENTATIONS["jax.nn"].make(case)
+        return jax_programs.FUNCTIONS["dense"](case)
 
     enter(monkeypatch, "counted", make)
     options = ("--shapes", "smoke-window", "--implementations", "counted")
@@ -337,7 +378,7 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(tmp_path, monkeypatch, ca
     assert main(tmp_path, *options, "--resume") == 0
     resumed, rows = read(tmp_path)
     assert made == {"forward": 1, "gradient": 2, "jvp": 1}
-    assert list(rows) == [(direction, "counted") for direction in DIRECTIONS]
+    assert list(rows) == [(direction, "counted") for direction in RESULTS]
     assert resumed["rows"][0] == metrics["rows"][0]
     assert resumed["date"] == metrics["date"]
 
@@ -433,20 +474,23 @@ def test_pictures(sweep):
     assert [bar.get_width() for bar in bars] == [50.0] * 12
     assert figures.attainable(sweep[0], machine) == pytest.approx(0.1)  # 1 FLOP a byte, 10 GB/s
     for figure in drawn.values():
-        figure.savefig(io.BytesIO())
+        figure.savefig(io.BytesIO(), dpi=20)
 
 
 def test_a_row_survives_the_file(tmp_path):
-    journal = Journal(tmp_path / "rows.jsonl")
-    journal.begin({"date": "today"})
+    path = tmp_path / "rows.jsonl"
+    assert rows_file.read(path) == (None, {})
     rows = [
         timed_row("gpt2", "dense", 1.0),
         replace(timed_row("gpt2", "jax.nn", 2.0), error=float("inf"), memory=None),
     ]
-    journal.append(rows[:1])
-    journal.append(rows[1:])
-    assert list(journal.rows().values()) == rows
-    assert journal.header() == {"date": "today"}
+    rows_file.write(path, {"date": "today"}, rows[:1])
+    rows_file.append(path, rows[1:])
+    header, kept = rows_file.read(path)
+    assert list(kept.values()) == rows
+    assert header == {"date": "today"}
+    rows_file.write(path)
+    assert rows_file.read(path) == (None, {})
 
 
 # PyTorch
@@ -465,16 +509,9 @@ def test_a_row_survives_the_file(tmp_path):
 def test_torch_implementations_agree(name, shape, normalizer, direction):
     pytest.importorskip("torch")
     pytest.importorskip(IMPLEMENTATIONS[name].library)
-    from experiments.benchmark.torch_programs import PyTorch
-
-    contest = measure.Contest(
-        [IMPLEMENTATIONS[name]],
-        lambda _: PyTorch("cpu"),
-        "cpu",
-        baseline="dense",
-        seconds=1e-3,
-        matmul_gflop_per_second={"float32": 1.0},
-    )
     case = Case(SHAPES[shape], "scaled-dot", normalizer, "float32", direction)
-    (row,) = measure.measure(case, contest, tell=lambda row: None)
+    options, device = Benchmark(seconds=1e-3), jax.devices("cpu")[0]
+    (row,) = measure.measure(
+        case, [IMPLEMENTATIONS[name]], device, options=options, peak=1.0, tell=lambda row: None
+    )
     assert row.result == "timed"

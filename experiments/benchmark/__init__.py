@@ -5,20 +5,62 @@
     python -m experiments benchmark --shapes growth     time and memory up to n = 65,536
     python -m experiments benchmark --shapes long-4k --normalizers softmax sparsemax entmax15
 
-Expected: no row of ours is "wrong" or "failed" (each implementation is held against a float64
+Expected: no row of ours is "wrong" or "failed" (each implementation is compared with a float64
 reference before it is timed; the exit code is 1 if one of ours is). Nothing else should run on the
 machine meanwhile.
-
-| files | what they are |
-|---|---|
-| shapes, slots, cases, inputs | what is computed |
-| reference, agreement | what is right, and how close is close |
-| implementations, jax_implementations, torch_implementations | who competes |
-| programs, jax_programs, torch_programs, problems | what is ready to run on a device |
-| measure, timing, memory, flop, machine | what is measured |
-| session, rows, growth, report, figures | what is kept and shown |
 """
 
-from experiments.benchmark.session import run
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from experiments.harness import runs
+from experiments.harness.options import Options, Positive, Range
+
+Names = tuple[str, ...]
+SomeNames = Annotated[Names, Range("a name at least", bool)]
+
+
+@dataclass(frozen=True)
+class Benchmark(Options):
+    """Time implementations of attention, ours and others', each checked first.
+
+    Prints tables, and writes config.json, rows.jsonl, metrics.json and figures.
+    """
+
+    output: runs.Output = field(default_factory=runs.Output)
+    shapes: SomeNames = ("default",)
+    """Names of shapes, or of families: default, all, models, long, growth, flash-attention-3."""
+    implementations: Names = ()
+    """Names of implementations. Default: all that are installed."""
+    scores: Names = ()
+    """Names of scores. Default: each shape's own."""
+    normalizers: Names = ()
+    """Names of normalizers. Default: each shape's own."""
+    dtype: SomeNames = ("float32",)
+    """float32, bfloat16, float16, float64."""
+    direction: SomeNames = ("forward", "gradient", "jvp")
+    """forward, gradient (in query, key and value), jvp."""
+    baseline: str = "dense"
+    """Ratios are this implementation's time over each one's; the dense one's where it has none."""
+    device: Literal["cpu", "gpu", "tpu"] | None = None
+    """Where to run. Default: JAX's own choice."""
+    seconds: Positive[float] = 1.0
+    """Time to spend on running each row, in 3 to 20 interleaved rounds."""
+    resume: bool = False
+    """Go on with an interrupted run of this name and these options."""
+    smoke: bool = False
+    """A tiny run that takes seconds: small shapes, JAX's implementations only."""
+
+
+def run(options: Benchmark) -> None:
+    """Measure every case; print, write and draw the results, of an interrupted run too."""
+    if options.smoke:
+        runs.compile_quickly()
+        shapes = ("smoke",) if options.shapes == Benchmark.shapes else options.shapes
+        options = replace(options, shapes=shapes, seconds=min(options.seconds, 0.02))
+    from experiments.benchmark import session
+
+    session.run(options)
+
 
 COMMANDS = {"run": run}

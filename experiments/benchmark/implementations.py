@@ -1,43 +1,41 @@
-"""The table of implementations: whose each is, what it serves, and how it is made.
+"""The table of implementations: the library of each, and what it serves.
 
-A case that an implementation does not document is left out, with the reason for who asks by name.
+Its function is in `jax_programs.FUNCTIONS` or `torch_programs.FUNCTIONS`, under the same name. A
+case that an implementation does not document is left out, or a row says why, where it is named.
 """
 
-import functools
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from experiments.benchmark.cases import DIRECTIONS, Case
-from experiments.benchmark.programs import Attend
-from experiments.benchmark.slots import NORMALIZERS, SCORES
-from experiments.harness.errors import unknown
+import numpy as np
+
+from experiments.benchmark.cases import NORMALIZERS, RESULTS, SCORES, Case, Inputs
+from experiments.benchmark.memory import Memory
+from experiments.harness.errors import require_known
+
+OURS = "attn_jax"
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One competitor.
-
-    `options` are its framework's: in PyTorch `score_matrices`, how many arrays of all scores it
-    holds at its peak (an upper bound, where nothing says it beforehand), and
-    `compiles_at_first_call`.
-    """
+    """One function, of a library: what of a case it serves."""
 
     name: str
     library: str
-    framework: str  # "jax" or "torch"
-    make: Callable[[Case], Attend]
+    framework: str = "jax"  # or "torch"
     scores: Iterable[str] = ("scaled-dot",)
     normalizers: Iterable[str] = ("softmax",)
-    directions: Iterable[str] = DIRECTIONS
+    directions: Iterable[str] = tuple(RESULTS)
     platforms: Iterable[str] = ("cpu", "gpu", "tpu")
     masks: bool = True  # causal
     windows: bool = True
     any_width: bool = True  # values of another width than keys
     smoke: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    compiles_at_first_call: bool = False
+    score_matrices: int = 0
+    """Arrays of all scores at its peak, at most, where no plan of memory says it beforehand."""
 
     @property
     def missing(self) -> bool:
@@ -47,6 +45,7 @@ class Implementation:
     def refusal(self, case: Case, platform: str) -> str | None:
         """Return why it does not serve a case on a platform; None: it does."""
         shape = case.shape
+        other_width = shape.features != shape.value_features
         reasons = {
             f"not on a {platform}": platform not in self.platforms,
             f"no {case.score} score": case.score not in self.scores,
@@ -54,86 +53,71 @@ class Implementation:
             f"no {case.direction}": case.direction not in self.directions,
             "no causal mask": shape.causal and not self.masks,
             "no window": shape.window is not None and not self.windows,
-            "values have to be as wide as keys": (
-                shape.features != shape.value_features and not self.any_width
-            ),
+            "values have to be as wide as keys": other_width and not self.any_width,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _from(module: str, function: str, *arguments: str) -> Callable[[Case], Attend]:
-    """Return a maker that imports its module when it is called: importing takes seconds."""
-
-    def make(case: Case) -> Attend:
-        there = importlib.import_module(f"experiments.benchmark.{module}")
-        return getattr(there, function)(case, *arguments)
-
-    return make
+def _torch(name: str, library: str, **serves: Any) -> Implementation:
+    eager = {"directions": ("forward", "gradient"), "platforms": ("cpu", "gpu")}
+    return Implementation(name, library, "torch", **eager, **serves)
 
 
-_in_jax = functools.partial(_from, "jax_implementations")
-_in_torch = functools.partial(_from, "torch_implementations")
-_any_slots = {"scores": tuple(SCORES), "normalizers": tuple(NORMALIZERS)}
-_eager_torch = {"directions": ("forward", "gradient"), "platforms": ("cpu", "gpu")}
+_ANY = {"scores": tuple(SCORES), "normalizers": tuple(NORMALIZERS)}
+_ENTMAX = {"scores": ("scaled-dot", "dot"), "normalizers": ("sparsemax", "entmax15", "entmax")}
+_KERNEL = {"scores": ("gaussian",), "masks": False, "windows": False}
 
 IMPLEMENTATIONS = {
     each.name: each
     for each in (
-        Implementation(
-            "dense", "attn_jax", "jax", _in_jax("ours", "dense"), smoke=True, **_any_slots
-        ),
-        Implementation(
-            "streaming", "attn_jax", "jax", _in_jax("ours", "streaming"), smoke=True, **_any_slots
-        ),
-        Implementation(
-            "cudnn", "attn_jax", "jax", _in_jax("ours", "cudnn"), platforms=("gpu",), smoke=True
-        ),
-        Implementation("jax.nn", "jax", "jax", _in_jax("jax_nn"), any_width=False, smoke=True),
-        Implementation(
-            "flax", "flax", "jax", _in_jax("flax"), windows=False, any_width=False, smoke=True
-        ),
-        Implementation("tokamax", "tokamax", "jax", _in_jax("tokamax")),
-        Implementation(
-            "torch-sdpa", "torch", "torch", _in_torch("sdpa"), windows=False, **_eager_torch
-        ),
-        Implementation(
-            "torch-flex",
-            "torch",
-            "torch",
-            _in_torch("flex"),
-            options={"compiles_at_first_call": True},
-            **_eager_torch,
-        ),
-        Implementation(
-            "entmax",
-            "entmax",
-            "torch",
-            _in_torch("entmax"),
-            scores=("scaled-dot", "dot"),
-            normalizers=("sparsemax", "entmax15", "entmax"),
-            options={"score_matrices": 8},
-            **_eager_torch,
-        ),
-        Implementation(
-            "keops",
-            "pykeops",
-            "torch",
-            _in_torch("keops"),
-            scores=("gaussian",),
-            masks=False,
-            windows=False,
-            options={"compiles_at_first_call": True},
-            **_eager_torch,
-        ),
+        Implementation("dense", OURS, smoke=True, **_ANY),
+        Implementation("streaming", OURS, smoke=True, **_ANY),
+        Implementation("cudnn", OURS, smoke=True, platforms=("gpu",)),
+        Implementation("jax.nn", "jax", smoke=True, any_width=False),
+        Implementation("flax", "flax", smoke=True, any_width=False, windows=False),
+        Implementation("tokamax", "tokamax"),
+        _torch("torch-sdpa", "torch", windows=False),
+        _torch("torch-flex", "torch", compiles_at_first_call=True),
+        _torch("entmax", "entmax", score_matrices=8, **_ENTMAX),
+        _torch("keops", "pykeops", compiles_at_first_call=True, **_KERNEL),
     )
 }
 
 
 def select(names: Iterable[str], *, smoke: bool = False) -> list[Implementation]:
     """Return the implementations of these names, or all; for a smoke run those that import fast."""
-    for name in names:
-        if name not in IMPLEMENTATIONS:
-            raise unknown("implementation", name, IMPLEMENTATIONS)
+    require_known("implementation", names, IMPLEMENTATIONS)
     if names:
         return [IMPLEMENTATIONS[name] for name in dict.fromkeys(names)]
     return [each for each in IMPLEMENTATIONS.values() if each.smoke or not smoke]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One implementation of one case, ready to run, and what it took to make it.
+
+    `call(arguments)` returns when the results are there; `memory(arguments)` comes after a first
+    call. `needed` bytes have to be free before that. Seconds are None where there is no such stage.
+    """
+
+    call: Callable[[Any], Any]
+    memory: Callable[[Any], Memory | None]
+    needed: int
+    lower_seconds: float | None = None
+    compile_seconds: float | None = None
+
+
+class Framework(Protocol):
+    """What makes programs on one device: JAX or PyTorch."""
+
+    def place(self, inputs: Inputs) -> Inputs:
+        """Return the inputs on the device, in the framework's layout."""
+
+    def program(self, implementation: Implementation, case: Case, arguments: Inputs) -> Program:
+        """Return the program of a case."""
+
+    def read(self, results: Any, case: Case) -> Mapping[str, np.ndarray]:
+        """Return results by name, in the layout [B, T, N, E]."""
+
+    def available(self) -> int | None:
+        """Return the bytes that a program may take; None where that is not known."""

@@ -93,27 +93,26 @@ def limits(device: jax.Device, dtypes: Iterable[str], *, smoke: bool) -> Mapping
 def matmul_rate(device: jax.Device, dtype: str, size: int) -> float:
     """Return the GFLOP/s of the product of two square matrices."""
     matrix = jax.device_put(jnp.ones((size, size), dtype), device)
-    return 2 * size**3 / 1e9 / _fastest(lambda x: x @ x, matrix)
+    return 2 * size**3 / 1e9 / fastest(lambda x: x @ x, matrix)
 
 
 def memory_rate(device: jax.Device, numbers: int) -> float:
-    """Return the GB/s of reading and writing an array in place, larger than the caches."""
-    array = jax.device_put(jnp.ones(numbers, jnp.float32), device)
-    moved = 2 * array.nbytes / 1e9
-    return moved / _fastest(lambda x: x + 1, array, in_place=True)
-
-
-def _fastest(function: Callable[[Any], Any], argument: Any, *, in_place: bool = False) -> float:
-    """Return the seconds of the fastest of five calls; `in_place` writes over the argument.
+    """Return the GB/s of reading and writing an array in place, larger than the caches.
 
     New memory has to be mapped page by page, which takes longer than filling it.
     """
-    donated = (0,) if in_place else ()
-    compiled = jax.jit(function, donate_argnums=donated).lower(argument).compile()
-    taken = []
+    array = jax.device_put(jnp.ones(numbers, jnp.float32), device)
+    moved = 2 * array.nbytes / 1e9
+    return moved / fastest(lambda x: x + 1, array, in_place=True)
+
+
+def fastest(function: Callable[[Any], Any], argument: Any, *, in_place: bool = False) -> float:
+    """Return the seconds of the fastest of five calls; `in_place` writes over the argument."""
+    compiled = jax.jit(function, donate_argnums=0 if in_place else ()).lower(argument).compile()
+    seconds = []
     for _ in range(1 + 5):
         begin = time.perf_counter()
         result = jax.block_until_ready(compiled(argument))
-        taken.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin)
         argument = result if in_place else argument
-    return min(taken[1:])
+    return min(seconds[1:])

@@ -1,4 +1,4 @@
-"""Memory: what a program needs, what there is, and how running out of it looks."""
+"""Memory: what a call takes, what there is, and how running out of it looks."""
 
 import ctypes
 from collections.abc import Callable
@@ -8,12 +8,11 @@ from typing import Any
 
 GIB = 2**30
 COMPILED, ALLOCATOR, RESIDENT = "compiled", "allocator", "resident"
-CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "/sys/fs/cgroup/memory/memory.stat",
+CGROUPS = (  # limit, usage, statistics
+    tuple(f"/sys/fs/cgroup/memory.{name}" for name in ("max", "current", "stat")),
+    tuple(
+        f"/sys/fs/cgroup/memory/memory.{name}"
+        for name in ("limit_in_bytes", "usage_in_bytes", "stat")
     ),
 )
 
@@ -41,12 +40,6 @@ class OutOfMemory(MemoryError):  # noqa: N818 - as Python's own
         super().__init__(f"needs {needed / GIB:.1f} GiB")
 
 
-def require(needed: int, available: int | None) -> None:
-    """Refuse what does not fit (None: how much there is is not known)."""
-    if available is not None and needed > available:
-        raise OutOfMemory(needed)
-
-
 def is_exhausted(error: BaseException) -> bool:
     """Say whether an error of any library means that memory ran out."""
     words = ("resource_exhausted", "out of memory", "can't allocate memory")
@@ -58,26 +51,14 @@ def available_on_host() -> int | None:
     known = _numbers("/proc/meminfo").get("MemAvailable:")
     if known is None:
         return None
-    return min([known * 1024, *(left for left in map(_left, CGROUPS) if left is not None)])
-
-
-def _left(files: tuple[str, str, str]) -> int | None:
-    """Return what a container's limit leaves; its idle page cache is free for the asking."""
-    limit, usage, statistics = files
-    try:
-        most, used = int(Path(limit).read_text()), int(Path(usage).read_text())
-    except (OSError, ValueError):  # no such group, or no limit ("max")
-        return None
-    return most - used + _numbers(statistics).get("inactive_file", 0)
-
-
-def _numbers(path: str) -> dict[str, int]:
-    """Return a file of lines "name number" as a dictionary, empty where there is none."""
-    try:
-        lines = [line.split() for line in Path(path).read_text().splitlines()]
-    except OSError:
-        return {}
-    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
+    free = [known * 1024]
+    for limit, usage, statistics in CGROUPS:
+        try:
+            left = int(Path(limit).read_text()) - int(Path(usage).read_text())
+        except (OSError, ValueError):  # no such group, or no limit ("max")
+            continue
+        free.append(left + _numbers(statistics).get("inactive_file", 0))  # an idle page cache
+    return min(free)
 
 
 def resident_growth(call: Callable[[], Any]) -> int | None:
@@ -95,3 +76,12 @@ def resident_growth(call: Callable[[], Any]) -> int | None:
     peak = _numbers("/proc/self/status")["VmHWM:"]
     del result  # outputs count
     return max(peak - before, 0) * 1024
+
+
+def _numbers(path: str) -> dict[str, int]:
+    """Return a file of lines "name number" as a dictionary, empty where there is none."""
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines()]
+    except OSError:
+        return {}
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}

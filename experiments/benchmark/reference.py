@@ -14,53 +14,68 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from experiments.benchmark.cases import RESULTS, Case
-from experiments.benchmark.inputs import Inputs, Rows
+from experiments.benchmark.cases import RESULTS, Arrays, Case, Inputs, Rows
 
-Vector = np.ndarray
-Parameters = Mapping[str, np.ndarray]
-
-
-# Scores: query [d], key [k, d] -> scores [k], ∂s_j/∂query [k, d], ∂s_j/∂key_j [k, d]
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+ROUNDED_MATMULS = 2e-2  # GPUs and TPUs round float32 operands to TF32 or bfloat16 by default
 
 
-def _dot(query: Vector, key: np.ndarray, parameters: Parameters, scale: float = 1.0) -> tuple:
+def tolerance(dtype: str, platform: str) -> float:
+    """Return the largest error of a right implementation."""
+    return ROUNDED_MATMULS if dtype == "float32" and platform != "cpu" else TOLERANCE[dtype]
+
+
+def error(case: Case, got: Mapping[str, np.ndarray], expected: Arrays, rows: Rows) -> float:
+    """Return the largest max |got - expected| / max |expected|; NaN where a result holds NaN.
+
+    Rounding in a sum is proportional to what is summed, not to what happens to remain of it. `got`
+    has whole arrays, of which outputs and tangents are known in the rows only.
+    """
+    chosen = got if case.direction == "gradient" else {n: each[rows] for n, each in got.items()}
+    return float(np.max([_distance(chosen[name], expected[name]) for name in expected]))
+
+
+def _distance(got: np.ndarray, expected: np.ndarray) -> float:
+    largest = np.max(np.abs(expected), initial=0)
+    difference = np.max(np.abs(got.astype(np.float64) - expected), initial=0)
+    return difference / largest if largest > 0 else difference
+
+
+# Scores: query [d], key [k, d], parameters -> scores [k], ∂s_j/∂query [k, d], ∂s_j/∂key_j [k, d]
+
+
+def _dot(query: np.ndarray, key: np.ndarray, _: Arrays, scale: float = 1.0) -> tuple:
     return scale * key @ query, scale * key, np.broadcast_to(scale * query, key.shape)
 
 
-def _scaled_dot(query: Vector, key: np.ndarray, parameters: Parameters) -> tuple:
-    return _dot(query, key, parameters, scale=1 / np.sqrt(len(query)))
-
-
-def _cosine(query: Vector, key: np.ndarray, parameters: Parameters) -> tuple:
+def _cosine(query: np.ndarray, key: np.ndarray, parameters: Arrays) -> tuple:
     query_norm, key_norm = np.linalg.norm(query), np.linalg.norm(key, axis=1, keepdims=True)
-    query, key = query / query_norm, key / key_norm
+    query, key, scale = query / query_norm, key / key_norm, parameters["scale"]
     cosine = (key @ query)[:, None]
-    scale = parameters["scale"]
     by_query = scale * (key - cosine * query) / query_norm
     by_key = scale * (query - cosine * key) / key_norm
     return scale * cosine[:, 0], by_query, by_key
 
 
-def _bilinear(query: Vector, key: np.ndarray, parameters: Parameters) -> tuple:
+def _bilinear(query: np.ndarray, key: np.ndarray, parameters: Arrays) -> tuple:
     weight = parameters["weight"]
     return key @ (query @ weight), key @ weight.T, np.broadcast_to(query @ weight, key.shape)
 
 
-def _additive(query: Vector, key: np.ndarray, parameters: Parameters) -> tuple:
+def _additive(query: np.ndarray, key: np.ndarray, parameters: Arrays) -> tuple:
     weight, hidden = parameters["weight"], np.tanh(query + key)
     slope = weight * (1 - hidden**2)
     return hidden @ weight, slope, slope
 
 
-def _gaussian(query: Vector, key: np.ndarray, parameters: Parameters) -> tuple:
+def _gaussian(query: np.ndarray, key: np.ndarray, parameters: Arrays) -> tuple:
     bandwidth = parameters["bandwidth"]
     difference = (query - key) / bandwidth
     return -np.sum(difference**2, axis=1) / 2, -difference / bandwidth, difference / bandwidth
 
 
 SCORES: Mapping[str, Callable[..., tuple]] = {
-    "scaled-dot": _scaled_dot,
+    "scaled-dot": lambda query, key, _: _dot(query, key, _, scale=1 / np.sqrt(len(query))),
     "dot": _dot,
     "cosine": _cosine,
     "bilinear": _bilinear,
@@ -69,10 +84,10 @@ SCORES: Mapping[str, Callable[..., tuple]] = {
 }
 
 
-# Normalizers: scores [k] -> weights [k], g' [k], total
+# Normalizers: scores [k], parameters -> weights [k], g' [k], total
 
 
-def _softmax(scores: Vector, parameters: Parameters) -> tuple:
+def _softmax(scores: np.ndarray, parameters: Arrays) -> tuple:
     sink = parameters.get("sink", -np.inf)
     top = max(scores.max(), sink)
     powers = np.exp(scores - top)
@@ -80,7 +95,7 @@ def _softmax(scores: Vector, parameters: Parameters) -> tuple:
     return weights, weights, 1.0
 
 
-def _sparsemax(scores: Vector, parameters: Parameters) -> tuple:
+def _sparsemax(scores: np.ndarray, _: Arrays) -> tuple:
     """Martins & Astudillo 2016, algorithm 1."""
     ordered = np.sort(scores)[::-1]
     sums = np.cumsum(ordered) - 1
@@ -90,9 +105,9 @@ def _sparsemax(scores: Vector, parameters: Parameters) -> tuple:
     return weights, support, support.sum()
 
 
-def _entmax(scores: Vector, parameters: Parameters, alpha: float | None = None) -> tuple:
+def _entmax(scores: np.ndarray, parameters: Arrays) -> tuple:
     """Bisection on τ; g' = w^(2 - α) on the support. (Peters et al. 2019, eq. 10 and 14.)"""
-    alpha = float(parameters["alpha"]) if alpha is None else alpha
+    alpha = float(parameters.get("alpha", 1.5))
     scaled, power = (alpha - 1) * (scores - scores.max()), 1 / (alpha - 1)
     low, high = -1.0, 0.0
     for _ in range(100):
@@ -104,11 +119,7 @@ def _entmax(scores: Vector, parameters: Parameters, alpha: float | None = None) 
     return weights, slope, slope.sum()
 
 
-def _entmax15(scores: Vector, parameters: Parameters) -> tuple:
-    return _entmax(scores, parameters, alpha=1.5)
-
-
-def _sigmoid(scores: Vector, parameters: Parameters) -> tuple:
+def _sigmoid(scores: np.ndarray, parameters: Arrays) -> tuple:
     weights = 1 / (1 + np.exp(-(scores + parameters["bias"])))
     return weights, weights * (1 - weights), np.inf
 
@@ -116,45 +127,44 @@ def _sigmoid(scores: Vector, parameters: Parameters) -> tuple:
 NORMALIZERS: Mapping[str, Callable[..., tuple]] = {
     "softmax": _softmax,
     "softmax-sink": _softmax,
+    "off-by-one": lambda scores, _: _softmax(scores, {"sink": 0.0}),
     "sparsemax": _sparsemax,
-    "entmax15": _entmax15,
+    "entmax15": _entmax,
     "entmax": _entmax,
     "sigmoid": _sigmoid,
 }
 
 
-def expected(case: Case, inputs: Inputs, rows: Rows) -> dict[str, np.ndarray]:
+def expected(case: Case, inputs: Inputs, rows: Rows) -> Arrays:
     """Return the case's results in float64.
 
     Outputs and tangents are those of the rows [r, e]. Gradients have the operands' shapes; the
-    cotangent has to be zero outside these rows (`inputs.seeded_at`).
+    cotangent has to be zero outside these rows (`cases.seeded_at`).
     """
-    parameters = {name: each.astype(np.float64) for name, each in inputs.parameters.items()}
-    if case.direction == "gradient":
-        results = tuple(np.zeros(each.shape) for each in inputs.operands)
-    else:
-        size = (len(rows[0]), case.shape.value_features)
-        results = tuple(np.zeros(size) for _ in RESULTS[case.direction])
+    gradient = case.direction == "gradient"
+    names = RESULTS[case.direction]
+    sizes = [(len(rows[0]), case.shape.value_features)] * len(names)
+    results = [np.zeros(size) for size in (case.sizes[:3] if gradient else sizes)]
     group = case.shape.heads // case.shape.key_heads
     for number, (example, query, head) in enumerate(zip(*rows, strict=True)):
         keys = slice(*case.shape.span(query))
         if keys.start == keys.stop:
             continue  # an empty row: zero, and so are its derivatives
         places = [(example, query, head)] + [(example, keys, head // group)] * 2
-        into = places if case.direction == "gradient" else [number] * len(results)
-        row = _row(case, inputs, parameters, places)
-        for result, place, each in zip(results, into, row, strict=True):
+        into = places if gradient else [number] * len(names)
+        for result, place, each in zip(results, into, _row(case, inputs, places), strict=True):
             result[place] += each
-    return dict(zip(RESULTS[case.direction], results, strict=True))
+    return dict(zip(names, results, strict=True))
 
 
-def _row(case: Case, inputs: Inputs, parameters: Parameters, places: list) -> tuple:
+def _row(case: Case, inputs: Inputs, places: list) -> tuple:
     """Return the results of one query and its keys."""
+    parameters = {name: each.astype(np.float64) for name, each in inputs.parameters.items()}
     query, key, value = _at(inputs.operands, places)
     scores, by_query, by_key = SCORES[case.score](query, key, parameters)
     weights, slope, total = NORMALIZERS[case.normalizer](scores, parameters)
 
-    def through(u: Vector) -> Vector:
+    def through(u: np.ndarray) -> np.ndarray:
         """J u."""
         return slope * (u - slope @ u / total)
 

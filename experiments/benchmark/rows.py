@@ -1,7 +1,7 @@
 """Rows of the result, and the file that keeps them whatever happens: rows.jsonl.
 
 Its first line says when, where and with what it was begun; each other line is a row. Lines are
-appended whole and forced to the disk. A line that a crash cut short counts for nothing.
+appended and forced to the disk. An incomplete last line is ignored: a crash may leave one.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 from experiments.benchmark.memory import Memory
 from experiments.harness import runs
-from experiments.harness.errors import UserError
 
 Key = tuple[str, ...]
 TIMED = "timed"
@@ -66,65 +65,34 @@ class Row:
         return f"{self.status} ({self.message})" if brackets else f"{self.status}: {self.message}"
 
 
-class Journal:
-    """The file rows.jsonl of a run."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def begin(self, header: Mapping[str, Any]) -> None:
-        """Write the first line, in place of an earlier run's file."""
-        runs.write(self.path, _line(header))
-
-    def discard(self) -> None:
-        """Forget an earlier run."""
-        with runs.refusing(self.path):
-            self.path.unlink(missing_ok=True)
-
-    def append(self, rows: Iterable[Row]) -> None:
-        """Add rows after the last whole line."""
-        with runs.refusing(self.path), self.path.open("rb+") as file:
-            file.truncate(len(b"".join(self._lines())))
-            file.seek(0, os.SEEK_END)
-            file.write("".join(map(_line, rows)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def header(self) -> dict[str, Any] | None:
-        """Return the first line; None where nothing has begun."""
-        lines = self._lines()
-        return json.loads(lines[0]) if lines else None
-
-    def rows(self) -> dict[Key, Row]:
-        """Return the rows by key, in the order in which they came."""
-        rows = [_row(json.loads(line)) for line in self._lines()[1:]]
-        return {row.key: row for row in rows}
-
-    def _lines(self) -> list[bytes]:
-        if not self.path.exists():
-            return []
-        return [e for e in self.path.read_bytes().splitlines(keepends=True) if e.endswith(b"\n")]
+def write(path: Path, header: Mapping[str, Any] | None = None, rows: Iterable[Row] = ()) -> None:
+    """Write the file anew; without a header it is empty."""
+    runs.write(path, "" if header is None else _lines([header, *rows]))
 
 
-def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with rows of another machine, or of other versions."""
-    now = json.loads(runs.to_json(now))
-    changed = [f"{n}: {before[n]} → {now[n]}" for n in now if before[n] != now[n]]
-    if changed:
-        raise UserError(f"--resume needs the same machine and versions. Changed: {changed[0]}.")
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows to the file."""
+    with runs.refusing(path), path.open("a", encoding="utf-8") as file:
+        file.write(_lines(rows))
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _line(value: Any) -> str:
-    return json.dumps(runs.plain(value), ensure_ascii=False, allow_nan=False) + "\n"
+def read(path: Path) -> tuple[dict[str, Any] | None, dict[Key, Row]]:
+    """Return the first line (None: nothing has begun) and the rows by key, as they came."""
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
+    header, *rows = map(json.loads, text.split("\n")[:-1] or ["null"])
+    return header, {row.key: row for row in map(_row, rows)}
+
+
+def _lines(values: Iterable[Any]) -> str:
+    texts = (json.dumps(runs.plain(e), ensure_ascii=False, allow_nan=False) for e in values)
+    return "".join(f"{text}\n" for text in texts)
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
     memory, error = fields["memory"], fields["error"]
-    return Row(
-        **{
-            **fields,
-            "memory": memory and Memory(**memory),
-            "error": None if error is None else float(error),  # "NaN" is a string in JSON
-            **{n: fields[n] and tuple(fields[n]) for n in ("run_quartiles", "ratio_quartiles")},
-        }
-    )
+    parsed = {name: fields[name] and tuple(fields[name]) for name in fields if "quartiles" in name}
+    parsed["memory"] = memory and Memory(**memory)
+    parsed["error"] = None if error is None else float(error)  # "NaN" is a string in JSON
+    return Row(**{**fields, **parsed})

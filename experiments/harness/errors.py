@@ -1,7 +1,7 @@
 """Mistakes of the person at the command line, told apart from bugs."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -32,6 +32,13 @@ def unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") -> Us
     near = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.4)
     guess = f" Did you mean {by_fold[near[0]]!r}?" if near else ""
     return UserError(f"unknown {what} {name!r}.{guess} Known: {listed(by_fold.values())}.{hint}")
+
+
+def require_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse the first of these names that is not known."""
+    for name in names:
+        if name not in known:
+            raise unknown(what, name, known)
 
 
 def listed(names: Iterable[str], *, most: int = 20) -> str:
