@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.nnx.spmd import remove_axis
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import matmul, streaming
@@ -36,6 +37,7 @@ from attn_jax.slots import is_pure
 
 Positions = Literal["none", "rotary", "alibi"]
 POSITIONS = ("none", "rotary", "alibi")
+BY_LAYER = {nnx.PARTITION_NAME: None}  # a stack's first axis is sharded over nothing
 Look = Callable[[Block, Asked, Any], Any]
 
 
@@ -120,7 +122,7 @@ class Stack(nnx.Module):
         self.count, self.remat = layers, remat
 
         @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=(0,), out_axes=0)
+        @nnx.vmap(in_axes=(0,), out_axes=0, transform_metadata=BY_LAYER)
         def blocks(rngs: nnx.Rngs) -> Block:
             return Block(options, memory_features=memory_features, rngs=rngs)
 
@@ -227,7 +229,7 @@ class Stack(nnx.Module):
             return list(self.blocks)
         graphdef, state = nnx.split(self.blocks)
         parts = [jax.tree.map(lambda each, i=i: each[i], state) for i in range(self.count)]
-        return [nnx.merge(graphdef, part) for part in parts]
+        return [nnx.merge(graphdef, remove_axis(part, 0, BY_LAYER)) for part in parts]
 
     def caches(self, batch: int, length: int) -> tuple[Cache, ...]:
         """An empty cache of each layer, as decoding carries them: the batch comes first."""
