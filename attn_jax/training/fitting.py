@@ -25,8 +25,8 @@ class Fit:
     Attributes:
         model: The trained model, with its last parameters (the best ones under `restore_best`).
         step: The number of steps done.
-        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C or
-            SIGTERM.
+        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C, or
+            by a SIGTERM whose handler returned.
         best: The best value of the metric; None where nothing was evaluated.
         best_step: The step it was reached at.
         history: The rows of metrics.jsonl, those from before a resume included.
@@ -68,8 +68,10 @@ def fit(
     The same arguments give the same bits, however often the run was interrupted or killed and
     resumed in between. Batches are spread over all local devices. `model` itself is left alone.
 
-    In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step, save, and return
-    what there is; a second one stops at once. A program's own SIGTERM handler is called afterwards.
+    In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step and save; a second
+    one stops at once. After Ctrl-C `fit` returns what there is. After SIGTERM the program's own
+    handler is called; where it has none, the program ends with exit code 143 (`SystemExit`). In a
+    `fit` inside another's evaluation either stops both.
 
     Args:
         model: Any NNX module; its `nnx.Param`s are trained, its other variables carried along.

@@ -14,6 +14,7 @@ from flax import nnx
 
 from attn_jax.checks import require
 from attn_jax.training import checkpoints, progress, rows, step
+from attn_jax.training.arrays import from_arrays, to_arrays
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.interrupt import Interrupt
 
@@ -86,7 +87,7 @@ class Run:
         if self.best is None:
             return self.model()
         template = (self.state.parameters, self.state.others)
-        return nnx.merge(self.graphdef, *checkpoints.from_arrays(template, self.best))
+        return nnx.merge(self.graphdef, *from_arrays(template, self.best))
 
     def resume(self) -> None:
         """Go back to the directory's newest whole checkpoint, if there is one."""
@@ -103,10 +104,11 @@ class Run:
         if found and self.saved_step is None:
             raise damaged[0][1]
         for path, error in damaged:
-            aside = path.with_suffix(".damaged").name
-            told = f"{error} It is left out, as {aside}: training goes on from {self.saved_step}."
+            fate = f"left out, as {path.name}.damaged" if path is damaged[0][0] else "deleted"
+            told = f"{error} It is {fate}: training goes on from {self.saved_step}."
             warnings.warn(told, checkpoints.DamagedCheckpointWarning, stacklevel=3)
-            checkpoints.set_aside(path)
+        if damaged:
+            checkpoints.set_aside(*(path for path, _ in damaged))
         self.history = rows.rewind(self.directory / "metrics.jsonl", self.record.step)
 
     def _restore(self, manifest: checkpoints.Manifest) -> None:
@@ -133,7 +135,7 @@ class Run:
             )
         if record.best_step is not None:
             template = (self.state.parameters, self.state.others)
-            self.best = checkpoints.to_arrays(checkpoints.restore(manifest, "best", template))
+            self.best = to_arrays(checkpoints.restore(manifest, "best", template))
         self.batches.set_state(record.batches)
         parameters, others = items["model"]
         state = self.state._replace(parameters=parameters, others=others, **items["training"])
@@ -248,7 +250,7 @@ class Run:
         record.stale = 0 if better else record.stale + 1
         if better:
             record.best, record.best_step = value, record.step
-            self.best = checkpoints.to_arrays((self.state.parameters, self.state.others))
+            self.best = to_arrays((self.state.parameters, self.state.others))
 
     def _seconds(self) -> float:
         return self.record.seconds + time.perf_counter() - self._started
