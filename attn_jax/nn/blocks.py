@@ -9,9 +9,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
 from attn_jax.meshes import regrouped
-from attn_jax.nn.arguments import require_dtype, require_flags, require_rngs, sizes_of
+from attn_jax.nn.arguments import fold, require_dtype, require_flags, require_rngs, sizes_of
 from attn_jax.nn.cache import Cache
-from attn_jax.nn.recurrent import fold
 from attn_jax.nn.self_attention import MultiHeadAttention, linear
 
 ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
@@ -89,8 +88,8 @@ class BlockOptions(NamedTuple):
     dtype: Any
 
 
-class Asked(NamedTuple):
-    """What asks in a block's attentions: its inputs, normalized, and what asks the memory."""
+class Queries(NamedTuple):
+    """What a block's attentions project to queries: of itself, and of the memory."""
 
     own: Float[Array, "b t d"]
     memory: Float[Array, "b t d"] | None
@@ -99,7 +98,7 @@ class Asked(NamedTuple):
 class Block(nnx.Module):
     """Attention, attention to a memory if there is one, and a feed-forward layer.
 
-    Each is added to what it gets, which it sees normalized: x + f(norm(x)). (Xiong et al. 2020.)
+    Each is added to its inputs, which it gets normalized: x + f(norm(x)). (Xiong et al. 2020.)
     """
 
     def __init__(self, options: BlockOptions, *, memory_features: int | None, rngs: nnx.Rngs):
@@ -132,47 +131,50 @@ class Block(nnx.Module):
         lengths: Int[Array, " b"] | None = None,
         memory: tuple[Any, Array | None] | None = None,
         rng: PRNGKeyArray | None = None,
-    ) -> tuple[Float[Array, "b t d"], Asked]:
-        """All positions at once, and what asked; `memory` is (rows or `remember` of them, lengths).
+    ) -> tuple[Float[Array, "b t d"], Queries]:
+        """All positions at once, and the queries; `memory` is (rows or projected, lengths).
 
         The examples' memories may be fewer: several neighbours, hypotheses of one source, share it.
         """
         own = self.attention_norm(inputs)
-        seen = self.attention(own, lengths=lengths, rng=fold(rng, 0))
-        outputs, asks = self._rest(inputs + self._drop(seen, rng, 1), memory, rng)
-        return outputs, Asked(own, asks)
+        attended = self.attention(own, lengths=lengths, rng=fold(rng, 0))
+        outputs, queries = self._rest(inputs + self._drop(attended, rng, 1), memory, rng)
+        return outputs, Queries(own, queries)
 
     def extend(
         self, inputs: Float[Array, "b t d"], cache: Cache, memory: tuple[Any, Array | None] | None
-    ) -> tuple[Float[Array, "b t d"], Cache, Asked]:
-        """The next positions, the cache that remembers them, and what asked."""
+    ) -> tuple[Float[Array, "b t d"], Cache, Queries]:
+        """The next positions, the cache with them, and the queries."""
         own = self.attention_norm(inputs)
-        seen, cache = self.attention.extend(own, cache)
-        outputs, asks = self._rest(inputs + seen, memory, None)
-        return outputs, cache, Asked(own, asks)
+        attended, cache = self.attention.extend(own, cache)
+        outputs, queries = self._rest(inputs + attended, memory, None)
+        return outputs, cache, Queries(own, queries)
 
-    def alignment(self, asked: Asked, memory: tuple[Any, Array | None]) -> Float[Array, "b t s"]:
+    def alignment(
+        self, queries: Float[Array, "b t d"], memory: tuple[Any, Array | None]
+    ) -> Float[Array, "b t s"]:
         """The weights over the memory, the mean of the heads."""
-        weights = self.cross.weights(_shared(asked.memory, memory[0]), memory[0], lengths=memory[1])
+        weights = self.cross.weights(_by_memory(queries, memory[0]), memory[0], lengths=memory[1])
         weights = weights.mean(axis=1)
-        return regrouped(weights, (*asked.memory.shape[:2], weights.shape[2]))
+        return regrouped(weights, (*queries.shape[:2], weights.shape[2]))
 
     def _rest(
         self, inputs: Array, memory: tuple[Any, Array | None] | None, rng: PRNGKeyArray | None
     ) -> tuple[Array, Array | None]:
-        asks = None
+        queries = None
         if self.cross is not None:
             rows, lengths = memory
-            asks = self.cross_norm(inputs)
-            seen = self.cross(_shared(asks, rows), rows, lengths=lengths, rng=fold(rng, 2))
-            inputs = inputs + self._drop(regrouped(seen, inputs.shape), rng, 3)
-        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), asks
+            queries = self.cross_norm(inputs)
+            each = _by_memory(queries, rows)
+            attended = self.cross(each, rows, lengths=lengths, rng=fold(rng, 2))
+            inputs = inputs + self._drop(regrouped(attended, inputs.shape), rng, 3)
+        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), queries
 
     def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
         return drop_units(units, self.dropout, fold(rng, number))
 
 
-def _shared(asks: Float[Array, "n t d"], memory: Any) -> Float[Array, "b q d"]:
-    """What asks the same memory, one after the other: attention to it does not look at places."""
+def _by_memory(queries: Float[Array, "n t d"], memory: Any) -> Float[Array, "b q d"]:
+    """The queries of one memory in one example: attention to it does not depend on positions."""
     memories = jax.tree.leaves(memory)[0].shape[0]
-    return regrouped(asks, (memories, -1, asks.shape[-1])) if memories else asks
+    return regrouped(queries, (memories, -1, queries.shape[-1])) if memories else queries

@@ -78,8 +78,8 @@ def _filled(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
     """A checkpointer, and the path for it.
 
-    What fails is raised: orbax need not log it as well, nor TensorStore's threads that they have
-    nobody left to tell. They go on doing so after a failure, and so do these filters.
+    What fails is raised: orbax need not log it as well, nor TensorStore's threads print that their
+    event loop is closed. They go on doing so after a failure, and so do these filters.
     """
     import orbax.checkpoint as ocp
 

@@ -41,7 +41,7 @@ class DamagedCheckpointWarning(UserWarning, DamagedCheckpointError):  # noqa: N8
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """The record, the arrays and the checksums of a checkpoint."""
 
     path: Path
     record: dict[str, Any]

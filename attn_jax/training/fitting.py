@@ -83,8 +83,8 @@ def fit(
         seed: Seed of the `rng` that `loss` gets, a new one each step.
         evaluate: `model -> {name: number}`, called with the model in evaluation mode.
         evaluate_every: Steps between evaluations, `log_every` if None; always after the last step.
-        metric: The entry of `evaluate`'s result that tells the best model; without `evaluate`, of
-            the mean training metrics since the row before.
+        metric: The entry of `evaluate`'s result by which a model is the best; without
+            `evaluate`, of the mean training metrics since the row before.
         mode: Whether the best metric is the smallest or the largest.
         patience: Stop after this many evaluations in a row that brought no improvement.
         restore_best: Return the best parameters, by `evaluate`, rather than the last ones.
@@ -205,7 +205,7 @@ def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransfo
 def _kept(
     directory: Path | str | None, batches: Iterator[Any], resume: bool
 ) -> Iterator[Path | None]:
-    """The directory, which is there, can be written and is nobody else's until the end."""
+    """The directory, which exists, can be written and is locked until the end."""
     if directory is None:
         yield None
         return

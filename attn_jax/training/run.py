@@ -62,11 +62,11 @@ class Run:
 
     def train(self, visible: bool) -> Stopped:
         """Step until there is a reason to stop, and leave a checkpoint there."""
-        shown = progress.show(self.options["steps"], self.record.step, visible)
-        with Interrupt() as interrupt, shown:
+        display = progress.show(self.options["steps"], self.record.step, visible)
+        with Interrupt() as interrupt, display:
             try:
-                while not (stopped := self._boundary(interrupt, shown)):
-                    self._advance(shown)
+                while not (stopped := self._boundary(interrupt, display)):
+                    self._advance(display)
             except KeyboardInterrupt:
                 # Raised by the caller's own code, or where no handler could be installed.
                 if interrupt.twice:
@@ -74,7 +74,7 @@ class Run:
                 stopped = "interrupted"
             self._save()
             if stopped != "steps":
-                shown.note(f"stopped at step {self.record.step}: {stopped}")
+                display.note(f"stopped at step {self.record.step}: {stopped}")
         return stopped
 
     def model(self) -> nnx.Module:
@@ -141,10 +141,10 @@ class Run:
         state = self.state._replace(parameters=parameters, others=others, **items["training"])
         self.state, self.record = step.replicate(state, self.mesh), record
 
-    def _boundary(self, interrupt: Interrupt, shown: progress.Progress) -> Stopped | None:
+    def _boundary(self, interrupt: Interrupt, display: progress.Progress) -> Stopped | None:
         """What is due between two steps; the reason to stop, if there is one."""
         if self.record.pending and self._row_is_due():
-            self._report(shown)
+            self._report(display)
         if interrupt.requested:
             return "interrupted"
         if self.record.step >= self.options["steps"]:
@@ -170,7 +170,7 @@ class Run:
             return self.record.step > 0 and self._every("checkpoint_every")
         return time.perf_counter() - self._saved_time >= SECONDS_BETWEEN_CHECKPOINTS
 
-    def _advance(self, shown: progress.Progress) -> None:
+    def _advance(self, display: progress.Progress) -> None:
         """Take one batch, hand out one step."""
         try:
             batch = next(self.batches)
@@ -181,7 +181,7 @@ class Run:
         compiles = shapes not in self._seen
         if compiles:
             self._seen[shapes] = step.examples(batch)
-        with shown.compiling(self.record.step) if compiles else contextlib.nullcontext():
+        with display.compiling(self.record.step) if compiles else contextlib.nullcontext():
             self.state, metrics = self._step(self.state, self._place(batch))
             if compiles:
                 jax.block_until_ready(metrics)
@@ -190,7 +190,7 @@ class Run:
         self._in_flight.append(metrics["loss"])
         if len(self._in_flight) > step.run_ahead(self.mesh):
             self._in_flight.popleft().block_until_ready()
-        shown.stepped(self.record.step, self._seen[shapes])
+        display.stepped(self.record.step, self._seen[shapes])
 
     def _place(self, batch: Any) -> Any:
         # Full-batch training gives the same object each time: place it once.
@@ -216,7 +216,7 @@ class Run:
         message = f"{what}. {good}."
         return step.NonFiniteLoss(message, failed, path)
 
-    def _report(self, shown: progress.Progress) -> None:
+    def _report(self, display: progress.Progress) -> None:
         """Write the row of this step, with an evaluation if one is due."""
         self._settle()
         row = {"step": self.record.step} | rows.mean_rows(self.record.pending)
@@ -234,7 +234,7 @@ class Run:
         if self.directory is not None:
             rows.append(self.directory / "metrics.jsonl", row)
         self.history.append(row)
-        shown.reported(self.record.step, row)
+        display.reported(self.record.step, row)
         if self.options["on_row"] is not None:
             self.options["on_row"](row)
 
