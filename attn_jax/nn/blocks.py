@@ -4,14 +4,20 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
+from attn_jax.masks import MaskFunction
 from attn_jax.meshes import regrouped
 from attn_jax.nn.arguments import fold, require_dtype, require_flags, require_rngs, sizes_of
-from attn_jax.nn.cache import Cache
+from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.self_attention import MultiHeadAttention, linear
+from attn_jax.score_mods import ScoreMod
+from attn_jax.scores import Score
+
+# rows, or what `MultiHeadAttention.project_memory` made of them; and their lengths
+PaddedMemory = tuple[Num[Array, "m s c"] | KeyValue, Int[ArrayLike, " m"] | None]
 
 ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
 NORMS = {"layer": nnx.LayerNorm, "rms": nnx.RMSNorm}
@@ -74,10 +80,10 @@ class BlockOptions(NamedTuple):
     heads: int
     hidden: int
     key_value_heads: int | None
-    score: Any
+    score: Score
     normalizer: Any
-    score_mod: Any
-    mask: Any
+    score_mod: ScoreMod | None
+    mask: MaskFunction | None
     positions: str
     activation: str
     norm: str
@@ -129,7 +135,7 @@ class Block(nnx.Module):
         self,
         inputs: Float[Array, "b t d"],
         lengths: Int[Array, " b"] | None = None,
-        memory: tuple[Any, Array | None] | None = None,
+        memory: PaddedMemory | None = None,
         rng: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b t d"], Queries]:
         """All positions at once, and the queries; `memory` is (rows or projected, lengths).
@@ -142,7 +148,7 @@ class Block(nnx.Module):
         return outputs, Queries(own, queries)
 
     def extend(
-        self, inputs: Float[Array, "b t d"], cache: Cache, memory: tuple[Any, Array | None] | None
+        self, inputs: Float[Array, "b t d"], cache: Cache, memory: PaddedMemory | None
     ) -> tuple[Float[Array, "b t d"], Cache, Queries]:
         """The next positions, the cache with them, and the queries."""
         own = self.attention_norm(inputs)
@@ -151,7 +157,7 @@ class Block(nnx.Module):
         return outputs, cache, Queries(own, queries)
 
     def alignment(
-        self, queries: Float[Array, "b t d"], memory: tuple[Any, Array | None]
+        self, queries: Float[Array, "b t d"], memory: PaddedMemory
     ) -> Float[Array, "b t s"]:
         """The weights over the memory, the mean of the heads."""
         weights = self.cross.weights(_by_memory(queries, memory[0]), memory[0], lengths=memory[1])
@@ -159,7 +165,7 @@ class Block(nnx.Module):
         return regrouped(weights, (*queries.shape[:2], weights.shape[2]))
 
     def _rest(
-        self, inputs: Array, memory: tuple[Any, Array | None] | None, rng: PRNGKeyArray | None
+        self, inputs: Array, memory: PaddedMemory | None, rng: PRNGKeyArray | None
     ) -> tuple[Array, Array | None]:
         queries = None
         if self.cross is not None:
@@ -174,7 +180,9 @@ class Block(nnx.Module):
         return drop_units(units, self.dropout, fold(rng, number))
 
 
-def _by_memory(queries: Float[Array, "n t d"], memory: Any) -> Float[Array, "b q d"]:
+def _by_memory(
+    queries: Float[Array, "n t d"], memory: Num[Array, "m s c"] | KeyValue
+) -> Float[Array, "m q d"]:
     """The queries of one memory in one example: attention to it does not depend on positions."""
     memories = jax.tree.leaves(memory)[0].shape[0]
     return regrouped(queries, (memories, -1, queries.shape[-1])) if memories else queries

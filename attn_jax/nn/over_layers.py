@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.spmd import remove_axis
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import matmul, streaming
 from attn_jax.nn.arguments import fold
-from attn_jax.nn.blocks import Block, Queries
+from attn_jax.nn.blocks import Block, PaddedMemory, Queries
 from attn_jax.nn.cache import Cache, KeyValue
 
 Blocks = Block | Sequence[Block]  # of stacked arrays, or an nnx.List
-Memory = tuple[Any, Int[Array, " b"] | None]  # rows, or `KeyValue`, and lengths
-Inspect = Callable[[Block, Queries, Memory | None], Any]
+Inspect = Callable[[Block, Queries, PaddedMemory | None], Any]
 
 BY_LAYER = {nnx.PARTITION_NAME: None}  # a stack's first axis is sharded over nothing
 
@@ -35,7 +34,7 @@ def forward(
     function: Inspect | None,
     inputs: Float[Array, "b t d"],
     lengths: Int[Array, " b"] | None,
-    memory: Memory | None,
+    memory: PaddedMemory | None,
     rng: PRNGKeyArray | None,
     *,
     remat: bool,
@@ -57,7 +56,7 @@ def extended(
     inputs: Float[Array, "b t d"],
     cache: Sequence[Cache],
     memory: Sequence[KeyValue] | None,
-    lengths: Int[Array, " m"] | None,
+    lengths: Int[ArrayLike, " m"] | None,
     *,
     once: bool,
 ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t d"] | None]:

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax.checks import require
+from attn_jax.masks import MaskFunction
 from attn_jax.nn import over_layers
 from attn_jax.nn.arguments import (
     SLOTS,
@@ -29,7 +30,8 @@ from attn_jax.nn.blocks import NORMS, Block, BlockOptions
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.over_layers import BY_LAYER, Inspect
 from attn_jax.normalizers import Softmax
-from attn_jax.scores import ScaledDot
+from attn_jax.score_mods import ScoreMod
+from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import is_pure
 
 Positions = Literal["none", "rotary", "alibi"]
@@ -69,10 +71,10 @@ class Stack(nnx.Module):
         hidden: int | None = None,
         key_value_heads: int | None = None,
         memory_features: int | None = None,
-        score: Any = ScaledDot(),
+        score: Score = ScaledDot(),
         normalizer: Any = Softmax(),
-        score_mod: Any = None,
-        mask: Any = None,
+        score_mod: ScoreMod | None = None,
+        mask: MaskFunction | None = None,
         positions: Positions = "none",
         activation: str = "gelu",
         norm: str = "layer",

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, cudnn, masks, regression
-from attn_jax.nn import MultiHeadAttention
+from attn_jax.nn import Cache, MultiHeadAttention, projected
 from attn_jax.position_encodings import alibi_slopes, apply_rotary, sinusoids
 from tests.nn.test_recurrent import randomized
 from tests.tolerance import TOLERANCE, assert_close
@@ -278,6 +278,20 @@ def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
     _, scanned = jax.lax.scan(step, module.cache(B, 3), jnp.swapaxes(jnp.asarray(X), 0, 1))
     assert_close(scanned[:3].swapaxes(0, 1), expected[:, :3])
     assert np.isnan(scanned[3:]).all()
+
+
+@pytest.mark.parametrize("used", [0, 2, 9])
+def test_more_positions_than_a_cache_has_are_stored_as_far_as_they_fit(used):
+    cache = Cache(np.zeros((B, 1, 5, 2)), np.zeros((B, 1, 5, 3)), np.full(B, used, np.int32))
+    cache = jax.tree.map(jnp.asarray, cache)
+    rows = RNG.normal(size=(B, 7, 1, 2)), RNG.normal(size=(B, 7, 1, 3))
+    got = jax.jit(lambda cache, *rows: cache.extended(*rows))(cache, *rows)
+    fits = max(5 - used, 0)
+    for stored, new in zip(got[:2], rows, strict=True):
+        expected = np.zeros(stored.shape)
+        expected[:, 0, 5 - fits :] = new[:, :fits, 0]
+        assert_close(stored, expected)
+    assert got.used.tolist() == [used + 7] * B
 
 
 # Blocks of queries
