@@ -1,6 +1,6 @@
 """Blocks of a Transformer: attention, attention to a memory, a feed-forward layer."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from flax import nnx
@@ -13,13 +13,15 @@ from attn_jax.meshes import regrouped
 from attn_jax.nn.arguments import fold, require_dtype, require_flags, require_rngs, sizes_of
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.self_attention import MultiHeadAttention, linear
+from attn_jax.normalizers import Softmax
 from attn_jax.score_mods import ScoreMod
-from attn_jax.scores import Score
+from attn_jax.scores import ScaledDot, Score
 
 # rows, or what `MultiHeadAttention.project_memory` made of them; and their lengths
 PaddedMemory = tuple[Num[Array, "m s c"] | KeyValue, Int[ArrayLike, " m"] | None]
 
 ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
+POSITIONS = ("none", "rotary", "alibi")
 NORMS = {"layer": nnx.LayerNorm, "rms": nnx.RMSNorm}
 
 
@@ -73,27 +75,6 @@ class FeedForward(nnx.Module):
         return linear(self.down, units, self.dtype)
 
 
-class BlockOptions(NamedTuple):
-    """What all blocks of a stack have in common; see `Stack`."""
-
-    features: int
-    heads: int
-    hidden: int
-    key_value_heads: int | None
-    score: Score
-    normalizer: Any
-    score_mod: ScoreMod | None
-    mask: MaskFunction | None
-    positions: str
-    activation: str
-    norm: str
-    normalize_query_key: bool
-    bias: bool
-    dropout: float
-    implementation: str
-    dtype: Any
-
-
 class Queries(NamedTuple):
     """What a block's attentions project to queries: of itself, and of the memory."""
 
@@ -105,31 +86,66 @@ class Block(nnx.Module):
     """Attention, attention to a memory if there is one, and a feed-forward layer.
 
     Each is added to its inputs, which it gets normalized: x + f(norm(x)). (Xiong et al. 2020.)
+
+    Args:
+      features: d of inputs and outputs.
+      heads: of each attention. key_value_heads: see `MultiHeadAttention`.
+      hidden: units of the feed-forward layer; None: 4 · features.
+      memory_features: of a memory to attend to as well; None: there is none.
+      score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
+        attention to the memory). Arrays in them are parameters: see `Slots`.
+      positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
+      activation: of the feed-forward layer. norm: "layer" or "rms".
+      normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
+      dropout: rate on weights and on what each part adds.
+      rngs: a seed for the parameters.
     """
 
-    def __init__(self, options: BlockOptions, *, memory_features: int | None, rngs: nnx.Rngs):
-        o = options
-        slots = {"score": o.score, "normalizer": o.normalizer, "dropout": o.dropout}
-        slots |= {"implementation": o.implementation, "dtype": o.dtype, "bias": o.bias}
-        slots |= {"key_value_heads": o.key_value_heads}
-        slots |= {"normalize_query_key": o.normalize_query_key, "rngs": rngs}
-        positions = None if o.positions == "none" else o.positions
-        own = {"score_mod": o.score_mod, "mask": o.mask, "positions": positions}
-        self.dropout = o.dropout
+    def __init__(
+        self,
+        features: int,
+        heads: int,
+        *,
+        hidden: int | None = None,
+        key_value_heads: int | None = None,
+        memory_features: int | None = None,
+        score: Score = ScaledDot(),
+        normalizer: Any = Softmax(),
+        score_mod: ScoreMod | None = None,
+        mask: MaskFunction | None = None,
+        positions: Literal["none", "rotary", "alibi"] = "none",
+        activation: str = "gelu",
+        norm: str = "layer",
+        normalize_query_key: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        implementation: str = "auto",
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
+        require(positions in POSITIONS, "positions", rule, repr(positions))
+        (hidden,) = sizes_of(hidden=hidden)
+        self.dropout = dropout
+        slots = {"score": score, "normalizer": normalizer, "dropout": dropout, "bias": bias}
+        slots |= {"implementation": implementation, "dtype": dtype, "rngs": rngs}
+        slots |= {"key_value_heads": key_value_heads, "normalize_query_key": normalize_query_key}
+        own = {"score_mod": score_mod, "mask": mask}
+        own |= {"positions": None if positions == "none" else positions}
 
-        def norm() -> nnx.Module:
-            return NORMS[o.norm](o.features, param_dtype=float, dtype=o.dtype, rngs=rngs)
+        def normalization() -> nnx.Module:
+            return NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
 
-        self.attention_norm = norm()
-        self.attention = MultiHeadAttention(o.features, o.heads, **slots, **own)
+        self.attention_norm = normalization()
+        self.attention = MultiHeadAttention(features, heads, **slots, **own)
         self.cross_norm = self.cross = nnx.data(None)
         if memory_features is not None:
-            self.cross_norm = norm()
+            self.cross_norm = normalization()
             slots |= {"memory_features": memory_features}
-            self.cross = MultiHeadAttention(o.features, o.heads, **slots)
-        self.forward_norm = norm()
-        maps = {"activation": o.activation, "bias": o.bias, "dtype": o.dtype}
-        self.forward = FeedForward(o.features, o.hidden, **maps, rngs=rngs)
+            self.cross = MultiHeadAttention(features, heads, **slots)
+        self.forward_norm = normalization()
+        maps = {"activation": activation, "bias": bias, "dtype": dtype, "rngs": rngs}
+        self.forward = FeedForward(features, hidden or 4 * features, **maps)
 
     def __call__(
         self,

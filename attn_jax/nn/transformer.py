@@ -6,36 +6,28 @@ pass (`remat`), so that the memory of a gradient is that of one block and the la
 Decoding, which runs each layer anew for every token, is for a stack that is `unrolled`.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
 from attn_jax.checks import require
-from attn_jax.masks import MaskFunction
 from attn_jax.nn import over_layers
 from attn_jax.nn.arguments import (
     SLOTS,
     lengths_of,
     require_dtype,
     require_flags,
-    require_rate,
     require_rngs,
     rows_of,
     sizes_of,
     without_padding,
 )
-from attn_jax.nn.blocks import NORMS, Block, BlockOptions
+from attn_jax.nn.blocks import NORMS, Block
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.over_layers import BY_LAYER, Inspect
-from attn_jax.normalizers import Softmax
-from attn_jax.score_mods import ScoreMod
-from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import is_pure
-
-Positions = Literal["none", "rotary", "alibi"]
-POSITIONS = ("none", "rotary", "alibi")
 
 
 class Stack(nnx.Module):
@@ -43,18 +35,15 @@ class Stack(nnx.Module):
 
     Args:
       features: d of inputs and outputs.
-      heads: of each attention. key_value_heads: see `MultiHeadAttention`.
+      heads: of each attention.
       layers: how many blocks.
-      hidden: units of the feed-forward layers; None: 4 · features.
       memory_features: of a memory to attend to as well; None: there is none.
-      score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
-        attention to the memory). Arrays in them are parameters, each layer's own: see `Slots`.
-      positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
-      activation: of the feed-forward layers. norm: "layer" or "rms".
-      normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
-      dropout: rate on weights and on what each part adds.
+      norm: "layer" or "rms".
+      dtype: of the computation; None: what inputs and parameters promote to.
       remat: recompute each block in the backward pass instead of keeping what is in it.
       rngs: a seed for the parameters.
+      options: further ones of each `Block`: slots, positions, dropout and so on. Arrays in slots
+        are parameters, each layer's own.
 
     >>> from attn_jax import Causal
     >>> stack = Stack(8, 2, 3, mask=Causal(), rngs=nnx.Rngs(0))
@@ -68,60 +57,28 @@ class Stack(nnx.Module):
         heads: int,
         layers: int,
         *,
-        hidden: int | None = None,
-        key_value_heads: int | None = None,
         memory_features: int | None = None,
-        score: Score = ScaledDot(),
-        normalizer: Any = Softmax(),
-        score_mod: ScoreMod | None = None,
-        mask: MaskFunction | None = None,
-        positions: Positions = "none",
-        activation: str = "gelu",
         norm: str = "layer",
-        normalize_query_key: bool = False,
-        bias: bool = True,
-        dropout: float = 0.0,
-        implementation: str = "auto",
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
+        **options: Any,
     ):
-        known = positions in POSITIONS
-        rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
-        require(known, "positions", rule, repr(positions))
         require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
-        features, layers, hidden, memory_features = sizes_of(
-            features=features, layers=layers, hidden=hidden, memory_features=memory_features
+        features, layers, memory_features = sizes_of(
+            features=features, layers=layers, memory_features=memory_features
         )
         require_flags(remat=remat)
         require_rngs(rngs)
         require_dtype(dtype)
-        require_rate(dropout)
-        options = BlockOptions(
-            features=features,
-            heads=heads,
-            hidden=hidden or 4 * features,
-            key_value_heads=key_value_heads,
-            score=score,
-            normalizer=normalizer,
-            score_mod=score_mod,
-            mask=mask,
-            positions=positions,
-            activation=activation,
-            norm=norm,
-            normalize_query_key=normalize_query_key,
-            bias=bias,
-            dropout=dropout,
-            implementation=implementation,
-            dtype=dtype,
-        )
+        options |= {"memory_features": memory_features, "norm": norm, "dtype": dtype}
         self.features, self.memory_features, self.dtype = features, memory_features, dtype
         self.count, self.remat = layers, remat
 
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=(0,), out_axes=0, transform_metadata=BY_LAYER)
         def blocks(rngs: nnx.Rngs) -> Block:
-            return Block(options, memory_features=memory_features, rngs=rngs)
+            return Block(features, heads, **options, rngs=rngs)
 
         self.blocks = blocks(rngs)
         self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SLOTS)
