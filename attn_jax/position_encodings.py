@@ -1,4 +1,4 @@
-"""Where a token stands, said to attention that sees a set: sinusoids, rotations, slopes."""
+"""Positions of tokens for attention, which does not depend on order: sinusoids, rotary, ALiBi."""
 
 import math
 
@@ -25,7 +25,7 @@ def sinusoids(
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[:, :features]
 
 
-def rotated(
+def apply_rotary(
     vectors: Float[Array, "*b t h d"], positions: Int[Array, " t"], *, base: float = 10_000.0
 ) -> Float[Array, "*b t h d"]:
     """Rotate pairs of features by angles that grow with the position. (Su et al. 2021, eq. 34.)
@@ -33,7 +33,7 @@ def rotated(
     The dot of a query and a key then depends on the difference of their positions alone. Feature i
     is paired with i + d / 2, as in GPT-NeoX and Llama (the paper pairs neighbours); d is even.
 
-    >>> rotated(jnp.array([[[1.0, 0.0]]]), jnp.array([0])).tolist()
+    >>> apply_rotary(jnp.array([[[1.0, 0.0]]]), jnp.array([0])).tolist()
     [[[1.0, 0.0]]]
     """
     half = vectors.shape[-1] // 2
@@ -41,8 +41,8 @@ def rotated(
     shape = (1,) * (vectors.ndim - 3) + (angle.shape[0], 1, half)
     cosine, sine = (part(angle).astype(dtype).reshape(shape) for part in (jnp.cos, jnp.sin))
     first, second = vectors[..., :half], vectors[..., half:]
-    turned = [first * cosine - second * sine, second * cosine + first * sine]
-    return jnp.concatenate(turned, axis=-1).astype(vectors.dtype)
+    rotated = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(rotated, axis=-1).astype(vectors.dtype)
 
 
 def alibi_slopes(heads: int) -> Float[Array, " h"]:

@@ -15,7 +15,7 @@ from attn_jax.meshes import settled
 
 
 class LSTMState(NamedTuple):
-    """What an LSTM carries: what it shows, and its memory."""
+    """What an LSTM carries: hidden units, and the cell."""
 
     hidden: Float[Array, "b h"]
     cell: Float[Array, "b h"]
@@ -80,13 +80,13 @@ def over_time(
     *,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Repeat state, shown = step(inputs_t, state): what is shown [t, b, …], and the last state.
+    """Repeat state, output = step(inputs_t, state): the outputs [t, b, …], and the last state.
 
-    Where an example is not `real` its state stays and what is shown is 0. In reverse an example
+    Where an example is not `real` its state stays and its output is 0. In reverse an example
     thus starts at its true end, with `initial`, and with no real time at all ends there.
 
     Args:
-      step: (inputs of one time, state) -> (state, what this time shows).
+      step: (inputs of one time, state) -> (state, output of this time).
       inputs: a pytree of [t, b, …].
       initial: the state before the first step, a pytree of [b, …].
       real: which times are not padding; None: all of them.
@@ -100,8 +100,9 @@ def over_time(
         if real is None:
             return step(now, state)
         now, here = now
-        moved, shown = step(now, state)
-        return _where(here, moved, state), _where(here, shown, jax.tree.map(jnp.zeros_like, shown))
+        moved, output = step(now, state)
+        none = jax.tree.map(jnp.zeros_like, output)
+        return _where(here, moved, state), _where(here, output, none)
 
     xs = inputs if real is None else (inputs, real)
     initial = settled(lambda state: body(state, jax.tree.map(lambda each: each[0], xs))[0], initial)

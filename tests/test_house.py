@@ -72,12 +72,28 @@ def test_names_say_what_is_inside(path):
     assert room(path) in FLOORS, f"{path.name} has no floor"
 
 
+def imported_packages(path):
+    """The packages that a file imports, wherever in it."""
+    packages = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            packages.add(node.module.split(".")[0])
+    return packages
+
+
 def test_tests_of_the_library_do_without_the_experiments():
-    here = Path(__file__).parent
+    """A test of a module is named like it. The search has to find such tests, and their imports."""
+    here, found = Path(__file__).parent, {}
     for path in sorted(here.rglob("test_*.py")):
         of = (PACKAGE / path.relative_to(here)).with_name(path.name.removeprefix("test_"))
         if of.exists() or of.with_suffix("").is_dir():
-            assert "from experiments" not in path.read_text(), path.name
+            found[path.name] = imported_packages(path)
+    assert {"test_attention.py", "test_streaming.py", "test_recurrent.py"} <= found.keys()
+    assert all("attn_jax" in packages for packages in found.values())
+    assert [name for name, packages in found.items() if "experiments" in packages] == []
+    assert "experiments" in imported_packages(here / "test_experiments_cli.py")
 
 
 def test_the_parser_sees_imports():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_jax.position_encodings import rotated, sinusoids
+from attn_jax.position_encodings import apply_rotary, sinusoids
 
 FAR = [0, 1, -7, 1000, 1_000_001, 2**24 + 1, 123_456_789, 2**31 - 1, -(2**31)]
 
@@ -18,7 +18,9 @@ def test_far_positions_keep_their_angles(half, base, x64):
     vectors = np.concatenate([np.ones((len(FAR), 1, half)), np.zeros((len(FAR), 1, half))], axis=2)
 
     def both(positions, vectors):
-        return sinusoids(positions, 2 * half, base=base), rotated(vectors, positions, base=base)
+        return sinusoids(positions, 2 * half, base=base), apply_rotary(
+            vectors, positions, base=base
+        )
 
     with jax.enable_x64(x64):
         arrays = jnp.asarray(FAR, jnp.int32), jnp.asarray(vectors, jnp.float32)

@@ -1,4 +1,4 @@
-"""The README's Python runs as printed, top to bottom, and its commands exist."""
+"""The README's Python runs as printed, top to bottom; its command lines are parsed, not run."""
 
 import importlib
 import re
@@ -56,7 +56,7 @@ def commands():
 
 
 @pytest.mark.parametrize("command", sorted({each for each in commands() if each[0]}))
-def test_commands_run_as_printed(command, monkeypatch):
+def test_commands_are_parsed_as_printed(command, monkeypatch):
     """Every option is known and has a value that is accepted; nothing is left out."""
     assert not any("…" in word for word in command)
     experiment = cli.find(command[0])

@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from attn_jax import training
 from attn_jax.training import Batches, CheckpointError, NonFiniteLoss, checkpoints, fit, load
+from attn_jax.training.arrays import to_arrays
 
 EXAMPLES, BATCH, STEPS = 23, 5, 17  # 4.6 batches an epoch: nearly every step is inside one
 
@@ -103,7 +104,7 @@ def handlers():
 
 
 def variables(model):
-    return checkpoints.to_arrays(nnx.to_pure_dict(nnx.state(model)))
+    return to_arrays(nnx.to_pure_dict(nnx.state(model)))
 
 
 def untimed(history):
@@ -172,8 +173,14 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(("number", "stop"), [(1, press_ctrl_c), (8, press_ctrl_c), (8, terminate)])
 def test_interrupted_and_resumed_is_bit_exact(number, stop, whole, tmp_path):
     before = handlers()
-    stopped = train(tmp_path, source=Disturbed(number, stop))
-    assert (stopped.stopped, stopped.step) == ("interrupted", number)
+    if stop is terminate:  # nobody else has a use for it: the program ends
+        with pytest.raises(SystemExit) as exit_:
+            train(tmp_path, source=Disturbed(number, stop))
+        assert exit_.value.code == 143
+    else:
+        stopped = train(tmp_path, source=Disturbed(number, stop))
+        assert (stopped.stopped, stopped.step) == ("interrupted", number)
+    assert checkpoints.steps(tmp_path)[-1] == number
     assert handlers() == before
     assert_same_run(train(tmp_path), whole[0], tmp_path, whole[1])
 
@@ -221,6 +228,28 @@ def test_a_programs_own_handler_is_called_when_all_is_saved(tmp_path):
     assert (stopped, seen) == ("interrupted", [[2]])
 
 
+@pytest.mark.parametrize("stop", [press_ctrl_c, terminate])
+def test_a_signal_in_a_training_inside_another_stops_both(stop, tmp_path):
+    """As where an evaluation trains a probe."""
+    before, inner = handlers(), []
+
+    def probe(model):
+        inner.append(train(tmp_path / "inner", source=Disturbed(2, stop)))
+        return {"error": 1.0}
+
+    def both():
+        return train(tmp_path / "outer", evaluate=probe)
+
+    if stop is terminate:
+        with pytest.raises(SystemExit, match="143"):
+            both()
+    else:
+        assert both().stopped == "interrupted"
+    assert [(each.stopped, each.step) for each in inner] == [("interrupted", 2)]
+    assert checkpoints.steps(tmp_path / "outer") == [4]
+    assert handlers() == before
+
+
 def test_an_ignored_signal_stays_ignored_and_a_thread_installs_nothing(tmp_path):
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -249,7 +278,7 @@ def test_killed_while_saving_and_resumed_is_bit_exact(whole, tmp_path):
 
 def killed_while_saving(directory):
     """Killed in the middle of the third checkpoint, its arrays written but not its manifest."""
-    write, written = checkpoints._write_arrays, []
+    write, written = checkpoints.write_arrays, []
 
     def write_and_die(path, items):
         write(path, items)
@@ -257,7 +286,7 @@ def killed_while_saving(directory):
         if len(written) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoints._write_arrays = write_and_die
+    checkpoints.write_arrays = write_and_die
     train(Path(directory), checkpoint_every=4)
 
 
@@ -507,7 +536,7 @@ def test_arrays_of_every_kind_survive_a_checkpoint(tmp_path):
     checkpoints.save(tmp_path, {"model": tree}, {"step": 3}, keep=1)
     manifest = checkpoints.read_manifest(checkpoints.latest(tmp_path))
     restored = checkpoints.restore(manifest, "model", tree)
-    assert_same_bits(checkpoints.to_arrays(restored), checkpoints.to_arrays(tree))
+    assert_same_bits(to_arrays(restored), to_arrays(tree))
     assert jax.random.key_impl(restored["d.e"][11]) == "rbg"
 
 

@@ -1,11 +1,13 @@
 """The directory of a training: its name, its lock, what is damaged in it, and a full disk."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import jax.numpy as jnp
@@ -14,7 +16,16 @@ import optax
 import pytest
 from flax import nnx
 
-from attn_jax.training import Batches, CheckpointError, checkpoints, fit, load, load_average, lock
+from attn_jax.training import (
+    Batches,
+    CheckpointError,
+    arrays,
+    checkpoints,
+    fit,
+    load,
+    load_average,
+    lock,
+)
 from attn_jax.training.checkpoints import DamagedCheckpointWarning
 from attn_jax.training.lock import InUse, Lock
 
@@ -250,17 +261,19 @@ def test_training_goes_on_from_the_newest_whole_checkpoint(damage, whole, tmp_pa
         damage(directory / "checkpoints" / str(step))
     with pytest.raises(CheckpointError, match=r"6 is (damaged|not a checkpoint)"):
         load(line(), directory)
+    (directory / "checkpoints" / "2.damaged").mkdir()  # of an earlier resume
+    fates = {6: "It is left out, as 6.damaged", 5: "It is deleted"}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         resumed = train(directory, 6)
     assert [each.category for each in told] == 2 * [DamagedCheckpointWarning]
-    for step, each in zip((6, 5), told, strict=True):
+    for (step, fate), each in zip(fates.items(), told, strict=True):
         assert str(each.message).startswith(str(directory / "checkpoints" / str(step)))
-        assert str(each.message).endswith(f"as {step}.damaged: training goes on from 4.")
+        assert str(each.message).endswith(f"{fate}: training goes on from 4.")
     assert [row["loss"] for row in resumed.history] == [row["loss"] for row in whole[0].history]
     np.testing.assert_array_equal(kernel(load(line(), directory)), kernel(load(line(), whole[1])))
     names = sorted(path.name for path in (directory / "checkpoints").iterdir())
-    assert names == ["5", "5.damaged", "6", "6.damaged"]
+    assert names == ["5", "6", "6.damaged"]
 
 
 def test_where_none_is_whole_training_is_refused_and_nothing_changes(whole, tmp_path):
@@ -315,6 +328,31 @@ def test_damaged_rows_are_said_and_all_others_kept(whole, tmp_path):
         result = train(directory, 6)
     assert result.history == whole[0].history == [json.loads(each) for each in lines]
     assert file.read_bytes().splitlines() == lines
+
+
+def test_two_threads_that_save_at_once_leave_no_hooks(tmp_path):
+    first_is_in, second_starts, first_is_out = (threading.Event() for _ in range(3))
+
+    def first():
+        with arrays._orbax(tmp_path / "1"):
+            first_is_in.set()
+            second_starts.wait(9)
+            time.sleep(0.1)
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait(9)
+        second_starts.set()
+        with arrays._orbax(tmp_path / "2"):
+            assert first_is_out.wait(9)
+
+    before = sys.unraisablehook, list(logging.getLogger("absl").filters)
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sys.unraisablehook, logging.getLogger("absl").filters) == before
 
 
 # A full disk

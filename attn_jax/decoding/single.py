@@ -158,7 +158,7 @@ def _advance(
     limit: Int[Array, " b"],
     *arrays: Any,
 ) -> _Path:
-    """After a step of every example; those that have ended only keep the others company."""
+    """After a step of every example; those that have ended stay as they are."""
     logits = logits.astype(search.dtype)
     allowed = allowed_only(search, logits, path.t)
     token = pick(allowed, path.t, *arrays)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Bool, Int, Num
+from jaxtyping import Array, ArrayLike, Bool, Int, Num, PRNGKeyArray
 
-from attn_jax.checks import all_hold, concrete, require, require_function
+from attn_jax.checks import all_hold, concrete, require, require_function, require_scalar
 from attn_jax.recurrence import real_times
 
 SLOTS = {
@@ -59,6 +59,17 @@ def require_dtype(dtype: Any) -> None:
     require(floating, "dtype", "be a floating-point dtype or None", str(dtype))
 
 
+def fold(rng: PRNGKeyArray | None, number: Int[ArrayLike, ""]) -> PRNGKeyArray | None:
+    """Another seed for another use; None in evaluation."""
+    return None if rng is None else jax.random.fold_in(rng, number)
+
+
+def require_rate(dropout: float) -> None:
+    """Refuse what is no rate of dropout."""
+    require_scalar(dropout, "dropout")
+    require(0 <= dropout < 1, "dropout", "be at least 0 and below 1", dropout)
+
+
 def rows_of(name: str, rows: Num[ArrayLike, "..."], features: int) -> Num[Array, "b t d"]:
     """The rows as an array [batch, length, features] of real numbers."""
     rows = jnp.asarray(rows)
@@ -89,9 +100,10 @@ def lengths_of(
 def without_padding(
     rows: Num[Array, "b t d"], lengths: Int[Array, " b"] | None
 ) -> Num[Array, "b t d"]:
-    """The rows, and zeros beyond each example's length: what stands there is nobody's.
+    """The rows, and zeros beyond each example's length.
 
-    NaN times a gradient of 0 would be NaN, and a kernel's gradient is a sum over all rows.
+    NaN in padding times a gradient of 0 would be NaN, and a kernel's gradient is a sum over all
+    rows.
     """
     if lengths is None:
         return rows
@@ -151,5 +163,5 @@ def _in_vocabulary(name: str, tokens: Any, vocabulary: int, real: Any = True) ->
 
 def _array(value: Any) -> Any:
     """The value as an array; NumPy's does not wrap large integers before they are checked."""
-    held = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
-    return jnp.asarray(value) if held else np.asarray(value)
+    on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+    return jnp.asarray(value) if on_device else np.asarray(value)

@@ -1,6 +1,12 @@
-"""What decoding remembers of the positions so far: the keys and values of each head.
+"""The keys and values of the positions so far, which decoding carries from token to token.
 
-All have the heads before the positions, [b, heads, positions, features], as attention reads them.
+One protocol for an attention, a stack and a language model:
+
+    cache = module.cache(batch, length)              empty, with room for `length` positions
+    outputs, cache = module.extend(inputs, cache)    the next positions, one or many
+
+A stack's cache is a tuple, one `Cache` of each layer. All arrays have the examples first, as the
+states of `attn_jax.decoding`, and the heads before the positions, [b, heads, positions, features].
 """
 
 from typing import NamedTuple
@@ -13,7 +19,7 @@ from attn_jax.checks import concrete, require
 
 
 class KeyValue(NamedTuple):
-    """A memory as the heads compare and sum it: projected once, whatever asks."""
+    """A memory as the heads compare and sum it: projected once for all queries."""
 
     key: Float[Array, "b h s d"]
     value: Float[Array, "b h s e"]
@@ -22,28 +28,25 @@ class KeyValue(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values of the positions so far; those from `used` on are free.
 
-    All examples are equally far. `used` is one number in a layer's cache, [layers] in a stack's
-    (`Stack.cache`, where key and value have that axis too), and [b], the same number for each
-    example, where decoding carries it (`Stack.caches`).
+    All examples have used as many, the same number for each.
     """
 
-    key: Float[Array, "*layers b h s d"]
-    value: Float[Array, "*layers b h s e"]
-    used: Int[Array, "*n"]
+    key: Float[Array, "b h s d"]
+    value: Float[Array, "b h s e"]
+    used: Int[Array, " b"]
 
     @property
-    def reached(self) -> Int[Array, ""]:
-        """How far all examples are, where decoding carries it; 0 in an empty batch."""
+    def position(self) -> Int[Array, ""]:
+        """The next position of all examples; 0 in an empty batch."""
         return self.used[0] if self.used.size else jnp.zeros((), self.used.dtype)
 
     def require_room(self, inputs: Float[Array, "b t d"]) -> None:
         """Refuse inputs of another batch, and more of them than there is room for.
 
-        How far the cache is used is unknown where JAX traces: there the positions that do not fit
-        are not remembered, and what comes out at them is NaN.
+        How much of the cache is used is unknown where JAX traces: there the positions that do not
+        fit are not stored, and the outputs at them are NaN.
         """
-        batch, length = self.key.shape[-4], self.key.shape[-2]
-        b, t = inputs.shape[:2]
+        (batch, _, length, _), (b, t, _) = self.key.shape, inputs.shape
         require(batch == b, "cache", f"be of {b} examples, as the inputs", f"{batch}")
         used = concrete(self.used)
         used = 0 if used is None else int(used.max(initial=0))
@@ -53,25 +56,26 @@ class Cache(NamedTuple):
     def extended(self, key: Float[Array, "b t h d"], value: Float[Array, "b t h e"]) -> "Cache":
         """With the keys and values of the next t positions, as far as there is room for them."""
         moved = (
-            _written(before, new.swapaxes(1, 2).astype(before.dtype), self.used)
+            _written(before, new.swapaxes(1, 2).astype(before.dtype), self.position)
             for before, new in ((self.key, key), (self.value, value))
         )
         return Cache(*moved, self.used + key.shape[1])
 
     def where_it_fits(self, outputs: Float[Array, "b t o"]) -> Float[Array, "b t o"]:
-        """What came out at the last t positions; NaN at those that there was no room for.
+        """The outputs at the last t positions; NaN at those that there was no room for.
 
-        An answer to what was not remembered would be wrong, and look like any other.
+        An output from keys that are not stored would be wrong, and look like any other.
         """
         t = outputs.shape[1]
-        fits = self.used - t + jnp.arange(t, dtype=self.used.dtype) < self.key.shape[2]
-        return jnp.where(fits[None, :, None], outputs, jnp.nan)
+        at = self.position - t + jnp.arange(t, dtype=self.used.dtype)
+        return jnp.where((at < self.key.shape[2])[None, :, None], outputs, jnp.nan)
 
 
 def _written(
     before: Float[Array, "b h s d"], new: Float[Array, "b h t d"], used: Int[Array, ""]
 ) -> Float[Array, "b h s d"]:
     """The new rows from `used` on, those beyond the end left out."""
+    new = new[:, :, : before.shape[2]]
     t, zero = new.shape[2], jnp.zeros_like(used)
     first = jnp.clip(used, 0, before.shape[2] - t)
     at = (zero, zero, first, zero)

@@ -15,11 +15,11 @@ from attn_jax.meshes import gathered
 from attn_jax.nn.arguments import (
     require_dtype,
     require_flags,
+    require_rate,
     require_rngs,
     sizes_of,
     tokens_of,
 )
-from attn_jax.nn.recurrent import require_rate
 from attn_jax.position_encodings import sinusoids
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi"]

@@ -1,6 +1,6 @@
 """Multi-head attention with any slots, and a cache of keys and values for decoding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -9,15 +9,14 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import masks, regression
-from attn_jax.attention import attention_weights
 from attn_jax.checks import require
-from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.matmul import affine
 from attn_jax.meshes import alike
 from attn_jax.nn.arguments import (
     lengths_of,
     require_dtype,
     require_flags,
+    require_rate,
     require_rngs,
     require_slots,
     rows_of,
@@ -25,16 +24,14 @@ from attn_jax.nn.arguments import (
     without_padding,
 )
 from attn_jax.nn.cache import Cache, KeyValue
-from attn_jax.nn.recurrent import require_rate
+from attn_jax.nn.projected import Projected
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
-from attn_jax.position_encodings import alibi_slopes, rotated
-from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
+from attn_jax.position_encodings import alibi_slopes, apply_rotary
+from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
-from attn_jax.slots import is_pure
 
 Positions = Literal["rotary", "alibi"]
-ROWS = 128  # queries whose weights exist at a time where they are reduced
 
 
 class MultiHeadAttention(nnx.Module):
@@ -52,8 +49,8 @@ class MultiHeadAttention(nnx.Module):
       out_features: of the outputs.
       score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are
         parameters (see `Slots`); Python numbers are constants.
-      positions: "rotary" turns queries and keys by their positions, "alibi" lowers scores with the
-        distance, each head by its own slope.
+      positions: "rotary" rotates queries and keys by their positions, "alibi" subtracts each head's
+        slope times the distance from its scores.
       normalize_query_key: layer norm of each head's queries and keys. (Henry et al. 2020.)
       bias: whether the projections have one.
       dropout: rate on weights, in training.
@@ -143,14 +140,15 @@ class MultiHeadAttention(nnx.Module):
         """Attend to the inputs themselves, or to a memory.
 
         Args:
-          inputs: what asks.
-          memory: what is attended to, or `remember` of it; None: the inputs.
+          inputs: the queries are made of them.
+          memory: keys and values are made of it, or `project_memory` of it; None: the inputs.
           mask: True = may attend, beside the module's own; broadcasts to [b, heads, q, k].
           lengths: how many rows of the memory each example has.
           rng: for dropout, in training.
         """
-        projected, lengths = self._projected(inputs, memory, lengths)
-        return self._joined(self._attend(projected, mask, lengths, rng=rng))
+        projected = self._projected(inputs, memory, mask, lengths)
+        how = {"implementation": self.implementation, "dropout": self.dropout, "rng": rng}
+        return self._joined(projected.attended(self.slots, **how))
 
     def weights(
         self,
@@ -161,8 +159,7 @@ class MultiHeadAttention(nnx.Module):
         lengths: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b n q k"]:
         """Each head's weights."""
-        projected, lengths = self._projected(inputs, memory, lengths)
-        return self._weigh(projected, mask, lengths)
+        return self._projected(inputs, memory, mask, lengths).weights(self.slots)
 
     def entropy(
         self,
@@ -183,36 +180,13 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[ArrayLike, "..."] | None = None,
         lengths: Int[ArrayLike, " b"] | None = None,
     ) -> Any:
-        """What a function makes of each row of the weights, [b, n, r, k] -> arrays [b, n, r].
+        """A function of each row of the weights, [b, n, r, k] -> arrays [b, n, r].
 
         It is called with the weights of 128 queries at a time: memory grows with q and with k.
         """
-        (query, key, value), lengths = self._projected(inputs, memory, lengths)
-        b, count = query.shape[:2]
-        if count <= ROWS:
-            return function(self._weigh((query, key, value), mask, lengths))
-        # a block of rows could not tell that a mask, or a slot, is of another size
-        jax.eval_shape(lambda: self._weigh((query, key, value), mask, lengths))
-        blocks = -(-count // ROWS)
-        beyond = blocks * ROWS - count
-        query = jnp.pad(query, [(0, 0), (0, beyond), (0, 0), (0, 0)])
-        shared = mask is None or jnp.ndim(mask) < 2 or jnp.shape(mask)[-2] == 1
-        if not shared:
-            mask = jnp.asarray(mask)
-            mask = jnp.pad(mask, [(0, 0)] * (mask.ndim - 2) + [(0, beyond), (0, 0)])
+        return self._projected(inputs, memory, mask, lengths).reduced(self.slots, function)
 
-        def of_block(number):
-            start = number * ROWS
-            rows = jax.lax.dynamic_slice_in_dim(query, start, ROWS, 1)
-            allowed = mask if shared else jax.lax.dynamic_slice_in_dim(mask, start, ROWS, -2)
-            return function(self._weigh((rows, key, value), allowed, lengths, start=start))
-
-        def joined(parts):
-            return jnp.moveaxis(parts, 0, 2).reshape(b, self.heads, blocks * ROWS)[:, :, :count]
-
-        return jax.tree.map(joined, jax.lax.map(of_block, jnp.arange(blocks)))
-
-    def remember(self, memory: Num[ArrayLike, "b k c"]) -> KeyValue:
+    def project_memory(self, memory: Num[ArrayLike, "b k c"]) -> KeyValue:
         """The memory projected, for whatever attends to it again and again."""
         key, value = self._key_value(rows_of("memory", memory, self.key.in_features))
         return KeyValue(key.swapaxes(1, 2), value.swapaxes(1, 2))
@@ -223,7 +197,7 @@ class MultiHeadAttention(nnx.Module):
         dtype = self.key.kernel[...].dtype if dtype is None else dtype
         features = [p.out_features // self.key_value_heads for p in (self.key, self.value)]
         shapes = [(batch, self.key_value_heads, length, each) for each in features]
-        return Cache(*(jnp.zeros(shape, dtype) for shape in shapes), jnp.zeros((), jnp.int32))
+        return Cache(*(jnp.zeros(shape, dtype) for shape in shapes), jnp.zeros(batch, jnp.int32))
 
     def extend(
         self, inputs: Num[ArrayLike, "b t d"], cache: Cache
@@ -237,20 +211,21 @@ class MultiHeadAttention(nnx.Module):
         require(inward, "memory_features", "be None where a cache is extended", "cross-attention")
         inputs = rows_of("inputs", inputs, self.query.in_features)
         cache.require_room(inputs)
-        start = cache.used
+        start = cache.position
         key, value = self._key_value(inputs, start)
         # inside a mesh the cache is where what it remembers is
         cache = alike(cache, Cache(key.swapaxes(1, 2), value.swapaxes(1, 2), cache.used))
         cache = cache.extended(key, value)
-        # over_heads turns them once more: nothing is moved
-        seen = self._query(inputs, start), cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
-        output = self._attend(seen, None, None, start=start)
-        return cache.where_it_fits(self._joined(output)), cache
+        # over_heads transposes them once more: nothing is moved
+        keys, values = cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)
+        where = {"slopes": self._slopes(), "start": start}
+        projected = Projected(self._query(inputs, start), keys, values, **where)
+        outputs = projected.attended(self.slots, implementation=self.implementation)
+        return cache.where_it_fits(self._joined(outputs)), cache
 
     def _projected(
-        self, inputs: ArrayLike, memory: Any, lengths: ArrayLike | None
-    ) -> tuple[tuple[Array, Array, Array], Array | None]:
-        """Queries [b, q, N, d], keys and values [b, k, K, d], normalized and turned; lengths."""
+        self, inputs: ArrayLike, memory: Any, mask: ArrayLike | None, lengths: ArrayLike | None
+    ) -> Projected:
         inputs = rows_of("inputs", inputs, self.query.in_features)
         given, projected = memory is not None, isinstance(memory, KeyValue)
         rule = "be given to a module with memory_features"
@@ -263,103 +238,33 @@ class MultiHeadAttention(nnx.Module):
             lengths = lengths_of("lengths", lengths, b, width)
         if projected:
             key, value = (each.swapaxes(1, 2) for each in memory)
-        else:  # inputs ask as well, on padding too: there a `Stack` puts zeros
+        else:  # inputs are queries too, also on padding: there a `Stack` puts zeros
             key, value = self._key_value(without_padding(memory, lengths) if given else memory)
-        return (self._query(inputs), key, value), lengths
+        return Projected(self._query(inputs), key, value, mask, lengths, self._slopes())
+
+    def _slopes(self) -> Float[Array, " n"] | None:
+        return alibi_slopes(self.heads) if self.positions == "alibi" else None
 
     def _query(self, inputs: Array, start: Int[Array, ""] | int = 0) -> Float[Array, "b q n d"]:
         query = self._in_heads(self.query, inputs, self.heads)
         query = query if self.query_norm is None else self.query_norm(query)
-        return self._turned(query, start)
+        return self._rotated(query, start)
 
     def _key_value(self, memory: Array, start: Int[Array, ""] | int = 0) -> tuple[Array, Array]:
         key, value = (
             self._in_heads(layer, memory, self.key_value_heads) for layer in (self.key, self.value)
         )
         key = key if self.key_norm is None else self.key_norm(key)
-        return self._turned(key, start), value
+        return self._rotated(key, start), value
 
     def _in_heads(self, layer: nnx.Linear, rows: Array, heads: int) -> Float[Array, "b t n d"]:
         projected = linear(layer, rows, self.dtype)
         return projected.reshape(*rows.shape[:2], heads, layer.out_features // heads)
 
-    def _turned(self, vectors: Array, start: Int[Array, ""] | int) -> Array:
+    def _rotated(self, vectors: Array, start: Int[Array, ""] | int) -> Array:
         if self.positions != "rotary":
             return vectors
-        return rotated(vectors, start + jnp.arange(vectors.shape[1]))
-
-    def _attend(
-        self,
-        projected: tuple[Array, Array, Array],
-        mask: ArrayLike | None,
-        lengths: Array | None,
-        *,
-        rng: PRNGKeyArray | None = None,
-        start: Int[Array, ""] | None = None,
-    ) -> Float[Array, "b q n e"]:
-        """What each head sums; in a cache queries stand from `start` on and see none after them."""
-        query, key, _ = projected
-        b, normalizer = query.shape[0], self.slots["normalizer"]
-        score = self.slots["score"]
-        chosen = choose_for_heads(self.implementation, normalizer, query, key, score)
-        drops = rng is not None and self.dropout > 0
-        options = {"rngs": jax.random.split(rng, (b, self.heads)) if drops else None}
-        options |= {"dropout_rate": self.dropout} | (chosen.turns if b else {})
-        allowed, hidden = self._allowed(start), []
-        if start is not None:
-            allowed.append(masks.Causal(start))
-            # What is masked is cut out of the cache first, a copy of all of it; scores of -inf are
-            # the same to our normalizers, where the cache holds no inf or NaN.
-            if chosen.implementation == "dense" and is_pure(normalizer):
-                allowed, hidden = [], allowed
-        where = projected, mask, lengths, start, allowed, hidden
-        return self._over_heads(chosen.head(), *where, **options)
-
-    def _weigh(
-        self,
-        projected: tuple[Array, Array, Array],
-        mask: ArrayLike | None,
-        lengths: Array | None,
-        *,
-        start: Int[Array, ""] | None = None,
-    ) -> Float[Array, "b n q k"]:
-        """What each head sums by."""
-
-        def head(query, key, value, **slots):
-            return attention_weights(query, key, **slots)
-
-        where = projected, mask, lengths, start, self._allowed(start)
-        return self._over_heads(head, *where).swapaxes(1, 2)
-
-    def _over_heads(
-        self,
-        head: Callable[..., Array],
-        projected: tuple[Array, Array, Array],
-        mask: ArrayLike | None,
-        lengths: Array | None,
-        start: Int[Array, ""] | None,
-        allowed: Sequence[masks.MaskFunction],
-        hidden: Sequence[masks.MaskFunction] = (),
-        **options: Any,
-    ) -> Array:
-        """A function of one head, over all heads with the slots of each."""
-        slots = {name: self.slots[name] for name in ("score", "normalizer")}
-        given = self.slots["score_mod"]
-
-        def one(query, key, value, *, own=None, score_mod=None, **rest):
-            mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
-            mods = [*(_moved_mod(each, start) for each in mods), *map(Hiding, hidden)]
-            return head(
-                query, key, value, score_mod=chain(*mods) if mods else None, **slots, **rest
-            )
-
-        slopes = (alibi_slopes(self.heads),) if self.positions == "alibi" else None
-        where = {"lengths": (None, lengths), "structure": allowed, "own_slots": slopes}
-        return over_heads(one, *projected, mask=mask, **where, **options)
-
-    def _allowed(self, start: Int[Array, ""] | None) -> list[masks.MaskFunction]:
-        mask = self.slots["mask"]
-        return [] if mask is None else [moved(mask, start)]
+        return apply_rotary(vectors, start + jnp.arange(vectors.shape[1]))
 
     def _joined(self, heads: Float[Array, "b q n e"]) -> Float[Array, "b q o"]:
         joined = heads.reshape(*heads.shape[:2], self.out.in_features)
@@ -374,12 +279,3 @@ def linear(
     dtype = jnp.result_type(inputs, kernel) if dtype is None else dtype
     bias = None if layer.bias is None else layer.bias[...].astype(dtype)
     return affine(inputs.astype(dtype), kernel.astype(dtype), bias)
-
-
-def moved(mask: masks.MaskFunction, start: Int[Array, ""] | None) -> masks.MaskFunction:
-    """The mask of queries that stand from `start` on."""
-    return mask if start is None else masks.Shifted(mask, start)
-
-
-def _moved_mod(mod: ScoreMod, start: Int[Array, ""] | None) -> ScoreMod:
-    return mod if start is None else Shifted(mod, start)

@@ -1,4 +1,4 @@
-"""A module's slots, held so that NNX sees their arrays as it sees a layer's kernel."""
+"""A module's slots, stored so that NNX sees their arrays as it sees a layer's kernel."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+
+from attn_jax.checks import require
 
 
 class Fixed(nnx.Variable):
@@ -16,11 +18,12 @@ class Slots(nnx.Module):
     """Slots whose arrays are variables: `nnx.state`, `nnx.update` and checkpoints reach them.
 
     An array of floating-point numbers is an `nnx.Param`, so training changes it; booleans and
-    integers, which have no derivative, are `Fixed`. A variable in a slot keeps its kind:
-    `Softmax(Fixed(jnp.array(0.5)))` is not trained. Python numbers and functions are constants.
+    integers, which have no derivative, are `Fixed`. A variable in a slot keeps its kind and its
+    metadata: `Softmax(Fixed(jnp.array(0.5)))` is not trained. Python numbers and functions are
+    constants. A module in a slot, or as one, is a module in this one.
 
-    An array's path is the slot's name and its fields': slots / normalizer / sink. It is a copy, so
-    modules that are given the same slot learn apart.
+    An array's path is the slot's name and its fields': slots / normalizer / sink. Arrays,
+    variables and modules are copies, so modules that are given the same slot learn apart.
 
     >>> from attn_jax import Softmax
     >>> slots = Slots(normalizer=Softmax(jnp.array(0.5)), mask=None)
@@ -29,50 +32,69 @@ class Slots(nnx.Module):
     """
 
     def __init__(self, **slots: Any):
-        leaves, form = jax.tree_util.tree_flatten_with_path(slots, is_leaf=_is_state)
-        held, places = {}, []
-        for path, leaf in leaves:
-            state = _state(leaf)
-            keys = tuple(map(_name, path))
-            places.append((keys, None if state is not None else leaf))
-            if state is not None:
-                around = held
-                for key in keys[:-1]:
-                    around = around.setdefault(key, {})
-                around[keys[-1]] = state
-        self._form = nnx.static((form, tuple(places)))
-        for name, state in held.items():
-            setattr(self, name, nnx.data(state))
+        forms = {}
+        for name, slot in slots.items():
+            free = not name.startswith("_") and not hasattr(nnx.Module, name)
+            require(free, "slots", "have names that nnx.Module leaves free", repr(name))
+            forms[name], stored = _parts(slot)
+            if stored is not None:
+                setattr(self, name, nnx.data(stored))
+        self._forms = nnx.static(tuple(forms.items()))
 
     def __getitem__(self, name: str) -> Any:
         """A slot with its arrays now."""
-        form, places = self._form
-        leaves = [self._now(keys) if constant is None else constant for keys, constant in places]
-        return jax.tree.unflatten(form, leaves)[name]
-
-    def _now(self, keys: tuple[str | int, ...]) -> Any:
-        found = getattr(self, keys[0])
-        for key in keys[1:]:
-            found = found[key]
-        return found.get_value() if isinstance(found, nnx.Variable) else found
+        structure, places = dict(self._forms)[name]
+        stored = getattr(self, name, None)
+        leaves = [_now(stored, keys) if keys is not None else leaf for keys, leaf in places]
+        return jax.tree.unflatten(structure, leaves)
 
 
-def _name(key: Any) -> str | int:
+def _parts(slot: Any) -> tuple[Any, Any]:
+    """A slot's form, what is constant in it included; and its variables in dictionaries, or None.
+
+    The form is (structure, ((keys of a variable, None) or (None, constant) for each leaf)).
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(slot, is_leaf=_is_state)
+    stored, places = {}, []
+    for path, leaf in leaves:
+        variable = _variable(leaf)
+        if variable is None:
+            places.append((None, leaf))
+            continue
+        keys, around = (_OWN, *map(_key, path)), stored
+        for key in keys[:-1]:
+            around = around.setdefault(key, {})
+        around[keys[-1]] = variable
+        places.append((keys[1:], None))
+    return (structure, tuple(places)), stored.get(_OWN)
+
+
+_OWN = ""  # stands before a path, so that a slot that is itself a leaf has one too
+
+
+def _now(stored: Any, keys: tuple[str | int, ...]) -> Any:
+    """The array, or the module, that is stored at these keys."""
+    for key in keys:
+        stored = stored[key]
+    return stored.get_value() if isinstance(stored, nnx.Variable) else stored
+
+
+def _key(key: Any) -> str | int:
     """A step of a path as NNX writes it: places in a sequence are integers."""
-    name = jax.tree_util.keystr((key,), simple=True)
-    return int(name) if name.isdecimal() else name
+    found = getattr(key, "idx", getattr(key, "key", None))
+    return found if isinstance(found, str | int) else jax.tree_util.keystr((key,), simple=True)
 
 
 def _is_state(leaf: Any) -> bool:
     return isinstance(leaf, nnx.Variable | nnx.Module)
 
 
-def _state(leaf: Any) -> nnx.Variable | nnx.Module | None:
+def _variable(leaf: Any) -> nnx.Variable | nnx.Module | None:
     """What NNX keeps of a leaf; None for a constant."""
     if isinstance(leaf, nnx.Module):
-        return leaf
+        return nnx.clone(leaf)
     if isinstance(leaf, nnx.Variable):
-        return type(leaf)(_array(leaf.get_value()))
+        return leaf.copy(_array(leaf.get_value()))
     if not isinstance(leaf, jax.Array | np.ndarray):
         return None
     learned = jnp.issubdtype(leaf.dtype, jnp.inexact)

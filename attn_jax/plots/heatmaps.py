@@ -167,7 +167,7 @@ def _edges(positions: np.ndarray) -> np.ndarray:
 
 
 def token_label(token: str) -> str:
-    """Return a token as a label of a cell: blanks shown, long ones cut."""
+    """Return a token as a label of a cell: blanks made visible, long ones cut."""
     token = token.replace("\n", "\\n").replace("\t", "\\t").replace(" ", "␣") or "∅"
     return token if len(token) <= MOST_LETTERS else token[: MOST_LETTERS - 1] + "…"
 

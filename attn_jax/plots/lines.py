@@ -76,7 +76,7 @@ def curve_fit(
             ax.plot(grid[order], values, color=INK, lw=1.1, ls=(0, (4, 2)), label="truth", zorder=3)
         for number, (label, values) in enumerate(fits.items()):
             values = on_grid(values, f"fits[{label!r}]")
-            ax.plot(grid[order], values, label=label, zorder=2.5, **_look(number))
+            ax.plot(grid[order], values, label=label, zorder=2.5, **_style(number))
         _dress(ax, x_axis, y_axis, title)
         _legend_above(ax)
     return ax.get_figure(root=True)
@@ -172,12 +172,12 @@ def error_against_n(
                     f"Got {np.shape(errors[label])}."
                 )
             middle = np.median(each, axis=0)[order]
-            look = _look(number)
-            ax.plot(n, middle, marker="o", ms=3.5, mew=0, label=label, **look)
+            style = _style(number)
+            ax.plot(n, middle, marker="o", ms=3.5, mew=0, label=label, **style)
             if len(each) > 1:
                 lower, upper = np.quantile(each, [0.25, 0.75], axis=0)[:, order]
-                ax.fill_between(n, lower, upper, color=look["color"], alpha=0.15, lw=0)
-            ends.append((label, middle[-1], look["color"]))
+                ax.fill_between(n, lower, upper, color=style["color"], alpha=0.15, lw=0)
+            ends.append((label, middle[-1], style["color"]))
             if number == 0 and exponent is not None:
                 line = middle[0] * (n / n[0]) ** exponent
                 ax.plot(n, line, color=FAINT, lw=1.0, ls=(0, (4, 2)), zorder=1)
@@ -211,7 +211,7 @@ def _axes(ax: Axes | None) -> Axes:
     return ax or Figure(figsize=(4.8, 3.2), layout="constrained").subplots()
 
 
-def _look(number: int, first_color: int = 0) -> dict:
+def _style(number: int, first_color: int = 0) -> dict:
     """Return colour and dash of the line of that number: told apart without colour too."""
     return {
         "color": PALETTE[(first_color + number) % len(PALETTE)],
@@ -234,7 +234,7 @@ def _lines(
             values,
             label=label,
             marker="o" if len(own) == 1 else None,
-            **_look(number, first_color),
+            **_style(number, first_color),
         )
 
 

@@ -1,4 +1,4 @@
-"""One look for all pictures: ink, colours that the colour-blind tell apart, fonts, and files."""
+"""One style of all pictures: ink, colours that the colour-blind tell apart, fonts, and files."""
 
 import functools
 from collections.abc import Iterator

@@ -37,10 +37,11 @@ from attn_jax.testing.attention_invariants import (
     check_attention,
     examine_attention,
 )
-from attn_jax.testing.invariants import Invariant, InvariantError, PropertyViolation, Report, Result
+from attn_jax.testing.invariants import Invariant
 from attn_jax.testing.normalizer_invariants import (
     NORMALIZER_INVARIANTS,
     check_normalizer,
     examine_normalizer,
 )
+from attn_jax.testing.reports import InvariantError, PropertyViolation, Report, Result
 from attn_jax.testing.strategies import masks, qkv, rows, scores

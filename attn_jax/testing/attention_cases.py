@@ -39,12 +39,12 @@ def drawn(
     if options.supports_mask and "full" not in masked:
         case["mask"] = draw(masks((q, k), kinds=masked))
     if garbage is not None:
-        nobody = draw(st.integers(0, k - 1))
-        case["mask"][:, nobody] = False
-        case["mask"][:, (nobody + 1) % k] = True
+        unattended = draw(st.integers(0, k - 1))
+        case["mask"][:, unattended] = False
+        case["mask"][:, (unattended + 1) % k] = True
         for name in ("key", "value"):
             filling = draw(st.sampled_from(list(garbage)))
-            case[name][nobody] = representable(filling, case[name].dtype)
+            case[name][unattended] = representable(filling, case[name].dtype)
     if cotangent:
         numbers = draw(st.lists(quarters(2), min_size=q * e, max_size=q * e))
         case["cotangent"] = np.array(numbers, np.float32).reshape(q, e)

@@ -1,6 +1,6 @@
 """The invariants of attention: `fn(query [q, d], key [k, d], value [k, e], mask=None) -> output`.
 
-Each is a law (`attention_properties`) and its inputs (`attention_cases`): one row of the table.
+Each row of the table is a property (`attention_properties`) and its inputs (`attention_cases`).
 """
 
 from collections.abc import Callable, Collection

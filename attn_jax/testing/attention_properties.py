@@ -1,4 +1,4 @@
-"""What each invariant of attention says: a function that raises `PropertyViolation`."""
+"""The property of each invariant of attention: a function that raises `PropertyViolation`."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from hypothesis import assume
 from attn_jax.testing.attention_cases import INPUTS, allowed, inputs
 from attn_jax.testing.invariants import (
     Case,
-    PropertyViolation,
     Subject,
     differences,
     promised_dtype,
     require_close,
     require_finite,
 )
+from attn_jax.testing.reports import PropertyViolation
 from attn_jax.testing.strategies import representable
 
 # Values
@@ -120,12 +120,12 @@ def deleted_in_gradient(attention: Subject, case: Case) -> None:
         expected[2][there] += alone[2]
     assume(all(np.isfinite(each).all() for each in expected))
     got = attention.gradient(*arrays, mask=mask, cotangent=case["cotangent"])
-    nobody = ~mask.any(axis=0)
+    unattended = ~mask.any(axis=0)
     for name, one, other in zip(INPUTS, got, expected, strict=True):
         require_close(f"gradient in the {name}", one, other, tolerance)
         if name != "query":
-            zero = np.zeros_like(one[nobody])
-            require_close(f"gradient in the masked {name}", one[nobody], zero, 0.0)
+            zero = np.zeros_like(one[unattended])
+            require_close(f"gradient in the masked {name}", one[unattended], zero, 0.0)
 
 
 def deleted_in_both(attention: Subject, case: Case) -> None:

@@ -106,7 +106,7 @@ class JAX(NumPy):
     def __call__(self, arrays: Arrays, mask: Mask = None) -> np.ndarray:
         try:
             return self.jitted(arrays, mask)
-        except jax.errors.JAXTypeError:  # it looks at values: jit-equals-eager says so
+        except jax.errors.JAXTypeError:  # it depends on values: jit-equals-eager reports it
             return self.raw(arrays, mask)[0]
 
     def _pull(self, arrays: Any, mask: Any, cotangent: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an invariant is, how it is searched for a counterexample, and what is reported."""
+"""What an invariant is, and how it is searched for a counterexample."""
 
 import dataclasses
 import tempfile
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -15,17 +15,16 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_jax.checks import require
 from attn_jax.testing.frameworks import FRAMEWORKS, NumPy, framework_of
+from attn_jax.testing.reports import PropertyViolation, Report, Result
 from attn_jax.testing.strategies import representable
 
 Case = dict[str, Any]
-Status = Literal["holds", "fails", "not promised", "not applicable"]
-
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is known and asked of the function that is tested."""
+    """What is known of the function that is tested, and how it is tested."""
 
     examples: int
     skip: frozenset[str]
@@ -39,17 +38,9 @@ class Options:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class PropertyViolation(Exception):  # noqa: N818 - it is no error of the program: a counterexample
-    """An invariant does not hold: what was computed, and by how much it is wrong."""
-
-    def __init__(self, message: str, **outputs: Any):
-        super().__init__(message)
-        self.message, self.outputs = message, outputs
-
-
 @dataclass(frozen=True)
 class Subject:
-    """The function under test, and the ways an invariant asks it."""
+    """The function under test, and the ways in which an invariant evaluates it."""
 
     function: NumPy
     options: Options
@@ -106,7 +97,7 @@ def require_at_least(what: str, got: np.ndarray, least: Any, tolerance: float) -
 
 
 def differences(value: Callable[[np.ndarray], Any], array: np.ndarray) -> np.ndarray:
-    """Central differences; where two steps disagree the function is not smooth, and is let be."""
+    """Central differences; where two steps disagree the function is not smooth: no example."""
     array = representable(array, np.dtype("float32"))
     estimates = []
     for step in (2.0**-6, 2.0**-7):
@@ -203,62 +194,6 @@ class Invariant:
         )
 
 
-@dataclass(frozen=True)
-class Result:
-    """One invariant on one function; where it fails, the smallest input found that shows it."""
-
-    invariant: str
-    statement: str
-    status: Status
-    message: str = ""
-    input: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    output: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.status != "fails":
-            return f"{self.invariant:24}  {self.status}"
-        lines = [f"{self.invariant}: {self.statement}", f"  {self.message}"]
-        lines += [f"  input   {name} {show(value)}" for name, value in self.input.items()]
-        lines += [
-            f"  output  {name} {show(value, dtype=False)}" for name, value in self.output.items()
-        ]
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of every invariant."""
-
-    results: tuple[Result, ...]
-
-    @property
-    def failures(self) -> tuple[Result, ...]:
-        """The results that fail."""
-        return tuple(each for each in self.results if each.status == "fails")
-
-    def __getitem__(self, invariant: str) -> Result:
-        return {each.invariant: each for each in self.results}[invariant]
-
-    def __str__(self) -> str:
-        lines = [f"{each.invariant:24}  {each.status}" for each in self.results]
-        return "\n\n".join(["\n".join(lines), *map(str, self.failures)])
-
-    def check(self) -> None:
-        """Raise `InvariantError` where an invariant fails."""
-        if self.failures:
-            raise InvariantError(self)
-
-
-class InvariantError(AssertionError):
-    """An invariant fails. `report` has all results; the message shows the first that fails."""
-
-    def __init__(self, report: Report):
-        first, *others = report.failures
-        names = ", ".join(each.invariant for each in others)
-        super().__init__(f"{first}\nalso broken: {names}" if others else str(first))
-        self.report, self.invariant = report, first.invariant
-
-
 def examine(
     table: Sequence[Invariant],
     fn: Callable[..., Any],
@@ -297,15 +232,6 @@ def promised_dtype(options: Options, given: str) -> str:
     if options.output_dtype == "accumulation" and given in ("float16", "bfloat16"):
         return "float32"
     return given
-
-
-def show(value: Any, *, dtype: bool = True) -> str:
-    """A value on one line: `[0., 1.] float32`."""
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    numbers = value if value.dtype.kind in "biuf" else value.astype(np.float64)
-    text = np.array2string(numbers, separator=", ", max_line_width=10**6).replace("\n", "")
-    return f"{text} {value.dtype.name}" if dtype and value.dtype != bool else text
 
 
 def names(given: Collection[str] | str) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """The invariants of normalizers: `fn(scores [..., k], where=None) -> weights [..., k]`.
 
-Each is a law (`normalizer_properties`) and its inputs (`normalizer_cases`): one row of the table.
+Each row of the table is a property (`normalizer_properties`) and its inputs (`normalizer_cases`).
 """
 
 from collections.abc import Callable, Collection

@@ -1,11 +1,10 @@
-"""What each invariant of normalizers says: a function that raises `PropertyViolation`."""
+"""The property of each invariant of normalizers: a function that raises `PropertyViolation`."""
 
 import numpy as np
 from hypothesis import assume
 
 from attn_jax.testing.invariants import (
     Case,
-    PropertyViolation,
     Subject,
     differences,
     promised_dtype,
@@ -13,6 +12,7 @@ from attn_jax.testing.invariants import (
     require_close,
     require_finite,
 )
+from attn_jax.testing.reports import PropertyViolation
 
 # Values
 

@@ -12,20 +12,16 @@ import contextlib
 import dataclasses
 import errno
 import json
-import logging
-import os
 import re
 import shutil
-import sys
-import tempfile
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+
+from attn_jax.training.arrays import from_arrays, read_arrays, to_arrays, write_arrays
 
 FORMAT = "attn_jax training 1"
 MANIFEST = "manifest.json"
@@ -45,33 +41,11 @@ class DamagedCheckpointWarning(UserWarning, DamagedCheckpointError):  # noqa: N8
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """The record, the arrays and the checksums of a checkpoint."""
 
     path: Path
     record: dict[str, Any]
     items: dict[str, dict[str, Any]]
-
-
-def to_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Name → array on the host. Typed PRNG keys become their data: orbax cannot restore them."""
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    arrays = {_name(path): _raw(leaf) for path, leaf in paths}
-    assert len(arrays) == len(paths), "two leaves of one name"
-    return {name: np.asarray(array) for name, array in jax.device_get(arrays).items()}
-
-
-def from_arrays(template: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The tree that `to_arrays` took apart, with the template's structure and kinds of keys."""
-
-    def leaf(path, like):
-        array = jax.numpy.asarray(arrays[_name(path)])
-        return (
-            jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
-            if _is_key(like)
-            else array
-        )
-
-    return jax.tree_util.tree_map_with_path(leaf, template)
 
 
 def steps(directory: Path) -> list[int]:
@@ -112,7 +86,7 @@ def save(directory: Path, items: dict[str, Any], record: dict[str, Any], keep: i
     try:
         with accessing(path):
             path.parent.mkdir(exist_ok=True)
-            _write_arrays(partial, arrays)
+            _write(partial, arrays)
             (partial / MANIFEST).write_text(json.dumps(_manifest(partial, arrays, record)))
             partial.rename(path)
             for old in paths(directory)[keep:]:
@@ -128,12 +102,17 @@ def remove_partial(directory: Path) -> None:
         _delete(path)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint, so that its step can be saved again."""
-    aside = path.with_suffix(".damaged")
-    with accessing(path):
-        _delete(aside)
-        return path.rename(aside)
+def set_aside(newest: Path, *others: Path) -> None:
+    """Rename the newest damaged checkpoint, so that its step can be saved again.
+
+    The others, and what was set aside before, are deleted.
+    """
+    directory = newest.parent
+    with accessing(newest):
+        for old in (*directory.glob("*.damaged"), *others):
+            old.rename(old.with_name(f"{old.name}.partial"))
+        newest.rename(newest.with_suffix(".damaged"))
+    remove_partial(directory.parent)
 
 
 @contextlib.contextmanager
@@ -184,100 +163,25 @@ def _no_checkpoint(path: Path) -> CheckpointError:
 
 def restore(manifest: Manifest, item: str, template: Any) -> Any:
     """One item of a checkpoint, refused unless it has the template's names, shapes and dtypes."""
-    import orbax.checkpoint as ocp  # 0.4 s, and not every use of this module needs it
-
     expected = _signature(to_arrays(template))
     found = manifest.items.get(item, {})
     if differences := _differences(expected, found):
         raise CheckpointError(f"{manifest.path} does not fit this {item}: {differences}.")
     arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in expected.items()}
-    stored = {name: array for name, array in arrays.items() if array.size}
-    args = ocp.args.Composite(**{item: ocp.args.StandardRestore(stored)})
     try:
-        with _orbax(manifest.path) as (checkpointer, path):
-            restored = checkpointer.restore(path, args=args)[item]
+        found = read_arrays(manifest.path, item, arrays)
     except Exception as error:  # orbax raises whatever its many layers raise
         raise CheckpointError(f"{manifest.path} cannot be read: {error}") from error
-    return from_arrays(template, arrays | restored)
+    return from_arrays(template, found)
 
 
-def _write_arrays(path: Path, items: dict[str, dict[str, np.ndarray]]) -> None:
-    import orbax.checkpoint as ocp
-
-    # Orbax refuses arrays without elements; the signature holds all there is to know of them.
-    stored = {
-        name: {key: array for key, array in arrays.items() if array.size}
-        for name, arrays in items.items()
-    }
-    args = {name: ocp.args.StandardSave(arrays) for name, arrays in stored.items()}
+def _write(path: Path, items: dict[str, dict[str, np.ndarray]]) -> None:
     try:
-        with _orbax(path) as (checkpointer, plain):
-            checkpointer.save(plain, args=ocp.args.Composite(**args))
+        write_arrays(path, items)
     except OSError:
         raise
     except Exception as error:  # orbax raises whatever its many layers raise
-        if code := re.search(r"os_error_code='(\d+)'", str(error)):
-            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         raise CheckpointError(f"{path} cannot be written: {error}") from error
-    for name, arrays in stored.items():
-        # Orbax only logs it where it finds nothing to merge, and cannot read what it did not.
-        if arrays and not (path / name / "manifest.ocdbt").is_file():
-            raise CheckpointError(f"{path} cannot be written: orbax has not merged {name}.")
-
-
-@contextlib.contextmanager
-def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
-    """A checkpointer, and the path for it.
-
-    What fails is raised: orbax need not log it as well, nor TensorStore's threads that they have
-    nobody left to tell. They go on doing so after a failure, and so do these filters.
-    """
-    import orbax.checkpoint as ocp
-
-    logger, hook = logging.getLogger("absl"), sys.unraisablehook
-    quiet = logging.Filter()
-    quiet.filter = lambda record: "orbax" not in record.pathname
-    logger.addFilter(quiet)
-    sys.unraisablehook = lambda each: _is_orphan(each.exc_value) or hook(each)
-    before = threading.enumerate()
-    try:
-        with (
-            _plain(path.parent) as folder,
-            ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer,
-        ):
-            yield checkpointer, folder / path.name
-    except BaseException:
-        for thread in set(threading.enumerate()).difference(before):
-            thread.join(timeout=1.0)  # it may still write
-        raise
-    sys.unraisablehook = hook
-    logger.removeFilter(quiet)
-
-
-def _is_orphan(error: BaseException | None) -> bool:
-    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-
-
-@contextlib.contextmanager
-def _plain(folder: Path) -> Iterator[Path]:
-    """A path to the folder that orbax takes as it is: a link, where the name is not a plain one.
-
-    Orbax globs over the path for the files to merge, and knows "gs:"; TensorStore wants UTF-8.
-    """
-    with contextlib.ExitStack() as stack:
-        if not _is_plain(folder):
-            place = None if _is_plain(tempfile.gettempdir()) else "/tmp"
-            # Without a place for a link, or the right to make one, the name itself has to do.
-            with contextlib.suppress(OSError):
-                temporary = tempfile.TemporaryDirectory(prefix="attn_jax-", dir=place)
-                link = Path(stack.enter_context(temporary)) / "checkpoints"
-                link.symlink_to(folder, target_is_directory=True)
-                folder = link
-        yield folder
-
-
-def _is_plain(path: Path | str) -> bool:
-    return re.fullmatch(r"[\w/.,=+@ -]*", str(path), re.ASCII) is not None
 
 
 def _manifest(
@@ -332,15 +236,3 @@ def _differences(expected: dict[str, list], found: dict[str, list], most: int = 
     listed = [f"{n} is {words(found.get(n))} there, {words(expected.get(n))} here" for n in names]
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return "; ".join(listed[:most] + more)
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
-
-
-def _raw(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf

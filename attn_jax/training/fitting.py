@@ -25,8 +25,8 @@ class Fit:
     Attributes:
         model: The trained model, with its last parameters (the best ones under `restore_best`).
         step: The number of steps done.
-        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C or
-            SIGTERM.
+        stopped: Why it stopped: all `steps` done, `patience` lost, or `interrupted` by Ctrl-C, or
+            by a SIGTERM whose handler returned.
         best: The best value of the metric; None where nothing was evaluated.
         best_step: The step it was reached at.
         history: The rows of metrics.jsonl, those from before a resume included.
@@ -68,8 +68,10 @@ def fit(
     The same arguments give the same bits, however often the run was interrupted or killed and
     resumed in between. Batches are spread over all local devices. `model` itself is left alone.
 
-    In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step, save, and return
-    what there is; a second one stops at once. A program's own SIGTERM handler is called afterwards.
+    In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step and save; a second
+    one stops at once. After Ctrl-C `fit` returns what there is. After SIGTERM the program's own
+    handler is called; where it has none, the program ends with exit code 143 (`SystemExit`). In a
+    `fit` inside another's evaluation either stops both.
 
     Args:
         model: Any NNX module; its `nnx.Param`s are trained, its other variables carried along.
@@ -81,8 +83,8 @@ def fit(
         seed: Seed of the `rng` that `loss` gets, a new one each step.
         evaluate: `model -> {name: number}`, called with the model in evaluation mode.
         evaluate_every: Steps between evaluations, `log_every` if None; always after the last step.
-        metric: The entry of `evaluate`'s result that tells the best model; without `evaluate`, of
-            the mean training metrics since the row before.
+        metric: The entry of `evaluate`'s result by which a model is the best; without
+            `evaluate`, of the mean training metrics since the row before.
         mode: Whether the best metric is the smallest or the largest.
         patience: Stop after this many evaluations in a row that brought no improvement.
         restore_best: Return the best parameters, by `evaluate`, rather than the last ones.
@@ -203,7 +205,7 @@ def _optimizer(optimizer: Any, clip_norm: float | None) -> optax.GradientTransfo
 def _kept(
     directory: Path | str | None, batches: Iterator[Any], resume: bool
 ) -> Iterator[Path | None]:
-    """The directory, which is there, can be written and is nobody else's until the end."""
+    """The directory, which exists, can be written and is locked until the end."""
     if directory is None:
         yield None
         return

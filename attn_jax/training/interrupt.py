@@ -2,45 +2,63 @@
 
 import signal
 import threading
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person's, and that of Slurm, Kubernetes and `kill`
 
 
 class Interrupt:
-    """A signal asks for a stop at the next step boundary; a second one stops at once.
+    """A signal requests a stop at the next step boundary; a second one stops at once.
 
-    Afterwards a SIGTERM goes on to the program's own handler, if it has one, unless an error is
-    under way that would be lost.
+    Afterwards a SIGTERM does what it would have done, unless an error is under way that would be
+    lost: the program's own handler is called, or else the program ends with exit code 143. Inside
+    another one signals are the outer one's, and requested of both.
     """
 
     def __init__(self):
-        self.requested = self.twice = False
-        self._previous, self._terminated = {}, False
+        self._requested = self._twice = self._terminated = False
+        self._previous: dict[int, Any] = {}
+        self._outer: Interrupt | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal came."""
+        return self._requested or (self._outer is not None and self._outer.requested)
+
+    @property
+    def twice(self) -> bool:
+        """Whether a second one came."""
+        return self._twice or (self._outer is not None and self._outer.twice)
 
     def __enter__(self) -> "Interrupt":
         # Only the main thread may install handlers, and a job that ignores a signal (nohup) means
         # it, as does one whose handler is not Python's (None).
-        if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            self._previous = {
-                number: handler
-                for number, handler in handlers.items()
-                if handler not in (signal.SIG_IGN, None)
-            }
-        for number in self._previous:
-            signal.signal(number, self._handle)
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            owner = getattr(handler, "__self__", None)
+            if isinstance(owner, Interrupt):
+                self._outer = owner
+            elif handler not in (signal.SIG_IGN, None):
+                self._previous[number] = handler
+                signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind, *error) -> None:
+    def __exit__(self, kind: Any, *error: Any) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        stopped = kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit))
-        if self._terminated and stopped and callable(self._previous[signal.SIGTERM]):
-            signal.raise_signal(signal.SIGTERM)
+        if not self._terminated:
+            return
+        if callable(self._previous[signal.SIGTERM]):
+            if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit)):
+                signal.raise_signal(signal.SIGTERM)
+        elif kind is None:
+            raise SystemExit(128 + signal.SIGTERM)
 
-    def _handle(self, number: int, _) -> None:
+    def _handle(self, number: int, _: Any) -> None:
         self._terminated |= number == signal.SIGTERM
-        if self.requested:
-            self.twice = True
+        if self._requested:
+            self._twice = True
             raise SystemExit(128 + number) if number == signal.SIGTERM else KeyboardInterrupt
-        self.requested = True
+        self._requested = True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: nobody is refused
+except ImportError:  # Windows has no such locks
     fcntl = None
 
 
@@ -19,8 +19,8 @@ class InUse(Exception):  # noqa: N818 (it says what is the case)
 class Lock:
     """A file that is locked from here until `release` or the end of the process.
 
-    What a killed process left behind is taken over. Where the file system knows no locks, nobody is
-    refused.
+    What a killed process left behind is taken over. Where the file system has no locks, no
+    process is refused.
     """
 
     def __init__(self, file: Path):
@@ -33,7 +33,7 @@ class Lock:
         except BaseException:
             os.close(self._descriptor)
             raise
-        _held.add(self)
+        _locks.add(self)
         with contextlib.suppress(OSError):  # a full disk: only who it is stays unknown
             os.ftruncate(self._descriptor, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -42,11 +42,11 @@ class Lock:
 
     def release(self) -> None:
         """Let others in."""
-        if self in _held:
+        if self in _locks:
             with contextlib.suppress(OSError):
                 if self._in_place():
                     self._file.unlink()
-            _held.remove(self)
+            _locks.remove(self)
             os.close(self._descriptor)
 
     def __enter__(self) -> "Lock":
@@ -67,7 +67,7 @@ class Lock:
                 return True
             if self._in_place():
                 return True
-            # Who held it has deleted the file since it was opened.
+            # The process that held it has deleted the file since it was opened.
             deleted = self._descriptor
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
             os.close(deleted)
@@ -79,14 +79,14 @@ class Lock:
             return False
 
 
-_held: set[Lock] = set()
+_locks: set[Lock] = set()
 
 
 def _leave_to_parent() -> None:
     """Close what a forked child inherits: else a lock would outlive the process that took it."""
-    for lock in _held:
+    for lock in _locks:
         os.close(lock._descriptor)
-    _held.clear()
+    _locks.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,7 +10,7 @@ SECONDS_BETWEEN_REDRAWS = 0.1
 
 
 class Progress:
-    """Speed and remaining time of a run, shown as lines; without `visible`, not shown at all."""
+    """Speed and remaining time of a run, printed as lines; without `visible`, not at all."""
 
     def __init__(self, steps: int, step: int, visible: bool):
         self.steps, self.visible = steps, visible

@@ -14,6 +14,7 @@ from flax import nnx
 
 from attn_jax.checks import require
 from attn_jax.training import checkpoints, progress, rows, step
+from attn_jax.training.arrays import from_arrays, to_arrays
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.interrupt import Interrupt
 
@@ -61,11 +62,11 @@ class Run:
 
     def train(self, visible: bool) -> Stopped:
         """Step until there is a reason to stop, and leave a checkpoint there."""
-        shown = progress.show(self.options["steps"], self.record.step, visible)
-        with Interrupt() as interrupt, shown:
+        display = progress.show(self.options["steps"], self.record.step, visible)
+        with Interrupt() as interrupt, display:
             try:
-                while not (stopped := self._boundary(interrupt, shown)):
-                    self._advance(shown)
+                while not (stopped := self._boundary(interrupt, display)):
+                    self._advance(display)
             except KeyboardInterrupt:
                 # Raised by the caller's own code, or where no handler could be installed.
                 if interrupt.twice:
@@ -73,7 +74,7 @@ class Run:
                 stopped = "interrupted"
             self._save()
             if stopped != "steps":
-                shown.note(f"stopped at step {self.record.step}: {stopped}")
+                display.note(f"stopped at step {self.record.step}: {stopped}")
         return stopped
 
     def model(self) -> nnx.Module:
@@ -86,7 +87,7 @@ class Run:
         if self.best is None:
             return self.model()
         template = (self.state.parameters, self.state.others)
-        return nnx.merge(self.graphdef, *checkpoints.from_arrays(template, self.best))
+        return nnx.merge(self.graphdef, *from_arrays(template, self.best))
 
     def resume(self) -> None:
         """Go back to the directory's newest whole checkpoint, if there is one."""
@@ -103,10 +104,11 @@ class Run:
         if found and self.saved_step is None:
             raise damaged[0][1]
         for path, error in damaged:
-            aside = path.with_suffix(".damaged").name
-            told = f"{error} It is left out, as {aside}: training goes on from {self.saved_step}."
+            fate = f"left out, as {path.name}.damaged" if path is damaged[0][0] else "deleted"
+            told = f"{error} It is {fate}: training goes on from {self.saved_step}."
             warnings.warn(told, checkpoints.DamagedCheckpointWarning, stacklevel=3)
-            checkpoints.set_aside(path)
+        if damaged:
+            checkpoints.set_aside(*(path for path, _ in damaged))
         self.history = rows.rewind(self.directory / "metrics.jsonl", self.record.step)
 
     def _restore(self, manifest: checkpoints.Manifest) -> None:
@@ -133,16 +135,16 @@ class Run:
             )
         if record.best_step is not None:
             template = (self.state.parameters, self.state.others)
-            self.best = checkpoints.to_arrays(checkpoints.restore(manifest, "best", template))
+            self.best = to_arrays(checkpoints.restore(manifest, "best", template))
         self.batches.set_state(record.batches)
         parameters, others = items["model"]
         state = self.state._replace(parameters=parameters, others=others, **items["training"])
         self.state, self.record = step.replicate(state, self.mesh), record
 
-    def _boundary(self, interrupt: Interrupt, shown: progress.Progress) -> Stopped | None:
+    def _boundary(self, interrupt: Interrupt, display: progress.Progress) -> Stopped | None:
         """What is due between two steps; the reason to stop, if there is one."""
         if self.record.pending and self._row_is_due():
-            self._report(shown)
+            self._report(display)
         if interrupt.requested:
             return "interrupted"
         if self.record.step >= self.options["steps"]:
@@ -168,7 +170,7 @@ class Run:
             return self.record.step > 0 and self._every("checkpoint_every")
         return time.perf_counter() - self._saved_time >= SECONDS_BETWEEN_CHECKPOINTS
 
-    def _advance(self, shown: progress.Progress) -> None:
+    def _advance(self, display: progress.Progress) -> None:
         """Take one batch, hand out one step."""
         try:
             batch = next(self.batches)
@@ -179,7 +181,7 @@ class Run:
         compiles = shapes not in self._seen
         if compiles:
             self._seen[shapes] = step.examples(batch)
-        with shown.compiling(self.record.step) if compiles else contextlib.nullcontext():
+        with display.compiling(self.record.step) if compiles else contextlib.nullcontext():
             self.state, metrics = self._step(self.state, self._place(batch))
             if compiles:
                 jax.block_until_ready(metrics)
@@ -188,7 +190,7 @@ class Run:
         self._in_flight.append(metrics["loss"])
         if len(self._in_flight) > step.run_ahead(self.mesh):
             self._in_flight.popleft().block_until_ready()
-        shown.stepped(self.record.step, self._seen[shapes])
+        display.stepped(self.record.step, self._seen[shapes])
 
     def _place(self, batch: Any) -> Any:
         # Full-batch training gives the same object each time: place it once.
@@ -214,7 +216,7 @@ class Run:
         message = f"{what}. {good}."
         return step.NonFiniteLoss(message, failed, path)
 
-    def _report(self, shown: progress.Progress) -> None:
+    def _report(self, display: progress.Progress) -> None:
         """Write the row of this step, with an evaluation if one is due."""
         self._settle()
         row = {"step": self.record.step} | rows.mean_rows(self.record.pending)
@@ -232,7 +234,7 @@ class Run:
         if self.directory is not None:
             rows.append(self.directory / "metrics.jsonl", row)
         self.history.append(row)
-        shown.reported(self.record.step, row)
+        display.reported(self.record.step, row)
         if self.options["on_row"] is not None:
             self.options["on_row"](row)
 
@@ -248,7 +250,7 @@ class Run:
         record.stale = 0 if better else record.stale + 1
         if better:
             record.best, record.best_step = value, record.step
-            self.best = checkpoints.to_arrays((self.state.parameters, self.state.others))
+            self.best = to_arrays((self.state.parameters, self.state.others))
 
     def _seconds(self) -> float:
         return self.record.seconds + time.perf_counter() - self._started

@@ -92,8 +92,8 @@ def _rows(model: Any, tokens: np.ndarray) -> tuple[Any, Any]:
     @jax.jit
     def of_layers(state, tokens):
         model = nnx.merge(graphdef, state)
-        look = lambda block, asked, _: block.attention.reduced(counted, asked.own)  # noqa: E731
-        return model.stack.look(look, model.embedding(tokens))[1]
+        rows = lambda block, queries, _: block.attention.reduced(counted, queries.own)  # noqa: E731
+        return model.stack.inspect(rows, model.embedding(tokens))[1]
 
     return of_layers(state, tokens)
 
@@ -110,7 +110,7 @@ def entropies(weights: Any) -> Any:
 def attention_maps(model: Any, tokens: np.ndarray) -> Any:
     """Return each layer's and head's weights [layers, b, heads, t, t] on short passages."""
 
-    def weights(block, asked, memory):
-        return block.attention.weights(asked.own)
+    def weights(block, queries, memory):
+        return block.attention.weights(queries.own)
 
-    return model.stack.look(weights, model.embedding(tokens))[1]
+    return model.stack.inspect(weights, model.embedding(tokens))[1]

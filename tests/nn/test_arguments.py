@@ -168,23 +168,19 @@ def test_stack_names_bad_input(own, inputs, options, message):
 def test_a_full_cache_of_a_stack_is_refused():
     module = stack(mask=masks.Causal())
     room = r"cache must have room for 3 more positions\. Got 4 of 5 used"
-    used = module.cache(B, T)._replace(used=jnp.array([4]))
-    with pytest.raises(ValueError, match=room):
-        module.extend(X[:, :3], used)
-    apart = tuple(each._replace(used=jnp.array([4, 4])) for each in module.caches(B, T))
-    with pytest.raises(ValueError, match=room):
-        module.extend_each(X[:, :3], apart)
-    with pytest.raises(ValueError, match="stack must be extended by extend_each"):
-        module.unrolled().extend(X[:, :1], module.cache(B, T))
+    used = tuple(each._replace(used=jnp.array([4, 4])) for each in module.cache(B, T))
+    for each in (module, module.unrolled()):
+        with pytest.raises(ValueError, match=room):
+            each.extend(X[:, :3], used)
 
 
 def test_a_stack_is_given_what_its_layers_take():
     with pytest.raises(ValueError, match=r"memory must be given where .* memory_features None"):
-        stack().remember(MEMORY)
+        stack().project_memory(MEMORY)
     module = stack(mask=masks.Causal(), layers=2)
-    for caches in (module.caches(B, T)[:1], module.cache(B, T)):
-        with pytest.raises(ValueError, match="caches must be one of each of the 2 layers"):
-            module.extend_each(X[:, :1], caches)
+    for cache in (module.cache(B, T)[:1], module.cache(B, T)[0]):
+        with pytest.raises(ValueError, match="cache must be a tuple, one of each of the 2 layers"):
+            module.extend(X[:, :1], cache)
 
 
 # Tokens and positions
@@ -254,7 +250,7 @@ def test_a_language_model_names_bad_tokens():
         with pytest.raises(ValueError, match=f"tokens must be {rule}"):
             model.loss(tokens)
     with pytest.raises(ValueError, match="token must be integers, one for each hypothesis"):
-        model.step(3, model.unrolled().stack.caches(1, 2))
+        model.step(3, model.cache(1, 2))
 
 
 SOURCES = {"source": np.ones((2, 3), int), "source_length": np.array([3, 2])}
@@ -373,7 +369,7 @@ def test_a_model_with_numpy_sizes_is_called_and_decodes():
     np.testing.assert_array_equal(model(tokens), expected)
     step, state = model.begin(tokens, longest=two)
     assert step(jnp.array([1, 1]), state)[0].shape == (2, 7)
-    assert model.cache(two, two).key.shape == (2, 2, 2, 2, 2)
+    assert model.cache(two, two)[1].key.shape == (2, 2, 2, 2)
 
 
 FLAGS = {

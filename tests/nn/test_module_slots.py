@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
-from attn_jax import Causal, Dense, Entmax, RelativeBias, Softmax, training
+from attn_jax import Bilinear, Causal, Dense, Entmax, RelativeBias, Softmax, scores, training
 from attn_jax.nn import (
     Attention,
     Decoder,
@@ -231,6 +231,56 @@ def test_a_variable_in_a_slot_keeps_its_kind_and_what_is_no_array_is_constant():
     assert slots["normalizer"].sink == 0.5
     assert slots["other"] == Softmax(0.25)
     assert slots["none"] is None
-    assert slots["score"] is given["score"]
+    assert slots["score"] is slots.score
+    assert_same(slots["score"], given["score"])
     assert slots["score_mod"](3.0, 0, 0) == 6.0
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(slots))  # jax.jit takes it
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_variables_keep_their_metadata():
+    """Tags that filters select by, and shardings, which in a stack have one axis more."""
+    with jax.set_mesh(jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))):
+        weight = nnx.Param(jnp.ones((3, 3)), tag="own", out_sharding=("x", None))
+        slots = {"score": Bilinear(weight)}
+        stack = Stack(D, HEADS, LAYERS, **slots, rngs=nnx.Rngs(0))
+    of_stack = stack.blocks.attention.slots.score["weight"]
+    of_layer = stack.layers()[1].attention.slots.score["weight"]
+    alone = Slots(**slots).score["weight"]
+    assert [each.tag for each in (alone, of_stack, of_layer)] == ["own"] * 3
+    assert of_stack.out_sharding == (None, "x", None)
+    assert of_layer.out_sharding == alone.out_sharding == ("x", None)
+
+
+class Scaled(nnx.Module):
+    """A module that is a score."""
+
+    def __init__(self):
+        self.scale = nnx.Param(jnp.array(2.0), tag="scale")
+
+    def __call__(self, query, key):
+        return scores.Dot()(query, key) * self.scale[...]
+
+
+def test_a_module_as_a_slot_is_copied_and_learned_by_each_layer():
+    module = Scaled()
+    stack = Stack(D, HEADS, LAYERS, score=module, rngs=nnx.Rngs(0))
+    held = stack.blocks.attention.slots.score.scale
+    assert held.tag == "scale"
+    assert_close(held.get_value(), np.full(LAYERS, 2.0))
+    slopes = measured(*nnx.split(stack, nnx.Param, ...))[1]
+    assert len(np.unique(slopes.blocks.attention.slots.score.scale.get_value())) == LAYERS
+    assert_close(stack(jnp.asarray(X)), stack.unrolled()(jnp.asarray(X)))
+    stack.blocks.attention.slots.score.scale[...] = jnp.zeros(LAYERS)
+    assert module.scale[...] == 2.0
+
+
+def test_names_do_not_collide():
+    given = {"1": jnp.array(1.0), "01": jnp.array(2.0), "_form": jnp.array(3.0), "train": [4.0]}
+    slots = Slots(score=given, normalizer=[jnp.array(5.0)])
+    assert slots["score"] == given
+    assert slots["normalizer"] == [5.0]
+    assert len(nnx.to_flat_state(nnx.state(slots))) == 4
+    for name in ("train", "eval", "_forms"):
+        with pytest.raises(ValueError, match="slots must have names that"):
+            Slots(**{name: 1.0})

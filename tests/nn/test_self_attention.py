@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, cudnn, masks, regression
-from attn_jax.nn import MultiHeadAttention, self_attention
-from attn_jax.position_encodings import alibi_slopes, rotated, sinusoids
+from attn_jax.nn import Cache, MultiHeadAttention, projected
+from attn_jax.position_encodings import alibi_slopes, apply_rotary, sinusoids
 from tests.nn.test_recurrent import randomized
 from tests.tolerance import TOLERANCE, assert_close
 
@@ -192,7 +192,7 @@ def test_alibi_slopes_are_the_papers(heads, expected):
 
 def test_rotation_sees_differences_of_positions_alone():
     query, key = RNG.normal(size=(1, 1, 6)), RNG.normal(size=(1, 1, 6))
-    at = lambda x, i: np.asarray(rotated(jnp.asarray(x), jnp.array([i])))[0, 0]  # noqa: E731
+    at = lambda x, i: np.asarray(apply_rotary(jnp.asarray(x), jnp.array([i])))[0, 0]  # noqa: E731
     here, there = at(query, 3) @ at(key, 1), at(query, 103) @ at(key, 101)
     assert_close(here, there)
     assert abs(here - at(query, 4) @ at(key, 1)) > 1e-3
@@ -234,7 +234,7 @@ def test_cached_is_the_full_causal_forward(options):
         output, cache = module.extend(part, cache)
         got.append(output)
     assert_close(jnp.concatenate(got, axis=1), expected)
-    assert int(cache.used) == T
+    assert cache.used.tolist() == [T] * B
 
 
 @pytest.mark.usefixtures("without_shape_hook")
@@ -267,8 +267,8 @@ def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
         got = jnp.concatenate(got, axis=1)
         assert_close(got[:, :room], expected[:, :room])
         assert np.isnan(got[:, room:]).all()
-        assert int(cache.used) == parts[-1]
-        keys = module.remember(X[:, :room]).key
+        assert cache.used.tolist() == [parts[-1]] * B
+        keys = module.project_memory(X[:, :room]).key
         assert_close(cache.key[:, :, : room - 1], keys[:, :, : room - 1])
 
     def step(cache, row):
@@ -278,6 +278,20 @@ def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
     _, scanned = jax.lax.scan(step, module.cache(B, 3), jnp.swapaxes(jnp.asarray(X), 0, 1))
     assert_close(scanned[:3].swapaxes(0, 1), expected[:, :3])
     assert np.isnan(scanned[3:]).all()
+
+
+@pytest.mark.parametrize("used", [0, 2, 9])
+def test_more_positions_than_a_cache_has_are_stored_as_far_as_they_fit(used):
+    cache = Cache(np.zeros((B, 1, 5, 2)), np.zeros((B, 1, 5, 3)), np.full(B, used, np.int32))
+    cache = jax.tree.map(jnp.asarray, cache)
+    rows = RNG.normal(size=(B, 7, 1, 2)), RNG.normal(size=(B, 7, 1, 3))
+    got = jax.jit(lambda cache, *rows: cache.extended(*rows))(cache, *rows)
+    fits = max(5 - used, 0)
+    for stored, new in zip(got[:2], rows, strict=True):
+        expected = np.zeros(stored.shape)
+        expected[:, 0, 5 - fits :] = new[:, :fits, 0]
+        assert_close(stored, expected)
+    assert got.used.tolist() == [used + 7] * B
 
 
 # Blocks of queries
@@ -297,7 +311,7 @@ def test_entropy_in_blocks_of_queries(options, monkeypatch):
     given = {"mask": allowed, "lengths": np.array([5, 3])}
     weights = module.weights(X, **given)
     expected = jax.vmap(jax.vmap(regression.entropy))(weights)
-    monkeypatch.setattr(self_attention, "ROWS", 2)
+    monkeypatch.setattr(projected, "ROWS", 2)
     assert_close(module.entropy(X, **given), expected)
     assert_close(module.reduced(lambda rows: rows.sum(-1), X, **given), weights.sum(-1))
 
@@ -305,7 +319,7 @@ def test_entropy_in_blocks_of_queries(options, monkeypatch):
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize("count", [T - 2, T + 2])
 def test_a_mask_of_another_size_is_refused_in_blocks_too(count, monkeypatch):
-    monkeypatch.setattr(self_attention, "ROWS", 2)
+    monkeypatch.setattr(projected, "ROWS", 2)
     for shape in ((count, T), (T, count)):
         mask = np.ones(shape, bool)
         for ask in (layer().weights, layer().entropy):
@@ -317,15 +331,15 @@ def test_a_mask_of_another_size_is_refused_in_blocks_too(count, monkeypatch):
 
 
 def test_entropy_of_an_empty_batch(monkeypatch):
-    monkeypatch.setattr(self_attention, "ROWS", 2)
+    monkeypatch.setattr(projected, "ROWS", 2)
     assert jax.eval_shape(layer().entropy, X[:0]).shape == (0, N, T)
 
 
 def test_entropy_holds_the_weights_of_some_queries():
-    count = 2 * self_attention.ROWS + 3
+    count = 2 * projected.ROWS + 3
     rows = jax.ShapeDtypeStruct((B, count, D), float)
     program = str(jax.make_jaxpr(layer().entropy)(rows))
-    assert f"{N},{self_attention.ROWS},{count}]" in program.replace("1,", "")
+    assert f"{N},{projected.ROWS},{count}]" in program.replace("1,", "")
     assert f"{count},{count}" not in program
 
 
@@ -375,7 +389,7 @@ def test_an_empty_batch_has_an_empty_result():
         assert module(X[:0]).shape == (0, T, D)
         output, cache = module.extend(X[:0, :2], module.cache(0, 3))
         assert output.shape == (0, 2, D)
-        assert int(cache.used) == 2
+        assert cache.used.shape == (0,)
 
 
 def test_cudnn_is_asked_without_blocks(monkeypatch):

@@ -262,7 +262,7 @@ def test_sources_that_jax_would_clip_are_refused(source, length, message):
 def test_a_decoder_names_bad_tokens():
     seq2seq = model()
     encoded, state = seq2seq.encode(SOURCE, LENGTH), seq2seq.begin(SOURCE, LENGTH)[1]
-    memory = seq2seq.decoder.look(encoded)
+    memory = seq2seq.decoder.project_memory(encoded)
     for tokens, rule in (
         (TOKENS + V, "from 0 to 10"),
         (TOKENS - V, "from 0 to 10"),

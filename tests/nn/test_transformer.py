@@ -66,10 +66,10 @@ def test_an_unrolled_stack_is_the_same():
         expected = module(x, lengths=lengths, **options)
         assert_close(module.unrolled()(x, lengths=lengths, **options), expected)
 
-    def weights(block, asked, memory):
-        return block.attention.weights(asked.own)
+    def weights(block, queries, memory):
+        return block.attention.weights(queries.own)
 
-    assert_close(module.unrolled().look(weights, x)[1], module.look(weights, x)[1])
+    assert_close(module.unrolled().inspect(weights, x)[1], module.inspect(weights, x)[1])
 
 
 def test_an_unrolled_stack_recomputes_its_blocks():

@@ -195,7 +195,7 @@ def decoding(sizes: Sizes) -> list[dict[str, Any]]:
         cached = np.zeros((sizes.parts, 3))
         for turn in range(4):  # the first one compiles
             token = jnp.zeros(count, jnp.int32)
-            caches = model.stack.caches(count, length)
+            caches = model.cache(count, length)
             for number in range(sizes.parts):
                 start = time.perf_counter()
                 token, caches = jax.block_until_ready(more(state, token, caches))

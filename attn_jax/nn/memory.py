@@ -1,0 +1,45 @@
+"""The encoded source, as every step of a recurrent decoder attends to it."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn_jax.nn.attention import Attention
+
+
+class Memory(NamedTuple):
+    """Keys, values and a summary of each source.
+
+    The queries are those of the hypotheses, as many for each source: hypotheses of one source are
+    neighbours and share its memory.
+    """
+
+    keys: Float[Array, "b s a"] | None  # as the score compares them; None without attention
+    values: Float[Array, "b s e"]
+    length: Int[Array, " b"]
+    summary: Float[Array, "b c"]
+
+    def context(
+        self, attention: Attention | None, query: Float[Array, "n h"]
+    ) -> Float[Array, "n e"]:
+        """The output of attention; the summary without it."""
+        by_source = self._by_source(query)
+        if attention is None:
+            return jnp.repeat(self.summary, by_source.shape[1], axis=0)
+        context = attention(by_source, self.keys, self.values, self.length)
+        return context.reshape(query.shape[0], context.shape[-1])
+
+    def weights(
+        self, attention: Attention | None, query: Float[Array, "n h"]
+    ) -> Float[Array, "n s"] | None:
+        """The weights of attention; None without it."""
+        if attention is None:
+            return None
+        weights = attention.weights(self._by_source(query), self.keys, self.length)
+        return weights.reshape(query.shape[0], weights.shape[-1])
+
+    def _by_source(self, query: Float[Array, "n h"]) -> Float[Array, "s hypotheses h"]:
+        sources = self.values.shape[0]
+        hypotheses = query.shape[0] // sources if sources else 1
+        return query.reshape(sources, hypotheses, query.shape[-1])
