@@ -3,7 +3,9 @@ import json
 import jax
 import pytest
 
-from experiments import cli, invariants
+from experiments import cli
+from experiments.invariants import attentions, normalizers
+from experiments.invariants.report import Column
 
 
 def test_smoke_run(tmp_path, capsys):
@@ -27,12 +29,12 @@ def test_our_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
         def double(*arrays, **mask):
             return 2 * arrays[-1]
 
-        column = invariants.Implementation("x", "attn_jax", kind, lambda: double, smoke=True)
-        absent = invariants.Implementation("y", "no_such_peer", "y", lambda: double, smoke=True)
-        return lambda: [column, absent]
+        column = Column(kind, "attn_jax", "x", lambda: double, smoke=True)
+        absent = Column("y", "no_such_peer", "y", lambda: double, smoke=True)
+        return [column, absent]
 
-    monkeypatch.setattr(invariants, "normalizers", broken("normalizer"))
-    monkeypatch.setattr(invariants, "attentions", broken("attention"))
+    monkeypatch.setattr(normalizers, "COLUMNS", broken("normalizer"))
+    monkeypatch.setattr(attentions, "COLUMNS", broken("attention"))
     assert cli.main(["invariants", "--smoke", "--output-dir", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "attn_jax breaks an invariant: attention, normalizer" in out
@@ -44,8 +46,8 @@ def test_bad_options(capsys):
     assert "--examples must be positive and finite. Got 0." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [invariants.normalizers, invariants.attentions])
-def test_codes_are_short_and_distinct(columns):
-    codes = [each.code for each in columns()]
+@pytest.mark.parametrize("table", [normalizers, attentions])
+def test_codes_are_short_and_distinct(table):
+    codes = [each.code for each in table.COLUMNS]
     assert len(set(codes)) == len(codes)
     assert max(map(len, codes)) <= 3

@@ -1,63 +1,51 @@
-"""A model asked about many rows, in parts: progress and Ctrl-C between them, memory for one."""
+"""A function of many rows in parts: progress and Ctrl-C between them, memory for one part."""
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
+
+from attn_jax.training import progress
 
 PAIRS = 2**27  # of rows and data, in a part: about a second of a softmax on two CPU cores
 SECONDS = 10  # what takes longer shows its progress
 
 
-def in_parts(model: Any, question: Callable, *data: np.ndarray) -> Callable[[np.ndarray], Any]:
-    """Return a function of rows: question(model, rows, *data), where results have a row for each.
+def in_parts(model: nnx.Module, function: Callable, *data: np.ndarray) -> Callable[[Any], Any]:
+    """Return rows -> function(model, rows, *data), whose results have a row for each of the rows.
 
-    What was compiled for one model serves others of its structure, asked the same question.
+    What was compiled for one model serves others of its structure.
     """
-    import jax
-    from flax import nnx
-
     graph, state = nnx.split(model)
-    data = [jax.numpy.asarray(each) for each in data]
+    data = tuple(map(jax.numpy.asarray, data))
 
-    def ask(rows: np.ndarray) -> Any:
+    def of_rows(rows: np.ndarray) -> Any:
         size = min(len(rows), 2 ** int(math.log2(max(PAIRS / len(data[0]), 1))))
-        parts = [rows[i : i + size] for i in range(0, len(rows), size)]
-        answers = []
+        starts = range(0, len(rows), size)
+        results, shown, began = [], None, time.perf_counter()
         with contextlib.ExitStack() as stack:
-            shown, began = None, time.perf_counter()
-            for done, part in enumerate(parts, start=1):
+            for done, start in enumerate(starts, 1):
+                part = rows[start : start + size]
                 missing = [(0, size - len(part))] + [(0, 0)] * (part.ndim - 1)
                 full = np.pad(part, missing, mode="edge")
-                answers.append(jax.device_get(_compiled()(graph, question, state, full, data)))
-                shown = shown or _shown(stack, done, len(parts), time.perf_counter() - began)
-                if shown:
+                results.append(jax.device_get(_call(graph, function, state, full, data)))
+                left = (time.perf_counter() - began) / done * (len(starts) - done)
+                if shown is None and left >= SECONDS:
+                    shown = stack.enter_context(progress.show(len(starts), done, True))
+                if shown is not None:
                     shown.stepped(done, len(part))
                     shown.reported(done, {})
-        return jax.tree.map(lambda *each: np.concatenate(each)[: len(rows)], *answers)
+        return jax.tree.map(lambda *each: np.concatenate(each)[: len(rows)], *results)
 
-    return ask
-
-
-@functools.cache
-def _compiled() -> Callable:
-    import jax
-    from flax import nnx
-
-    def answer(graph, question, state, rows, data):
-        return question(nnx.merge(graph, state), rows, *data)
-
-    return jax.jit(answer, static_argnums=(0, 1))
+    return of_rows
 
 
-def _shown(stack: contextlib.ExitStack, done: int, parts: int, seconds: float) -> Any:
-    """Return the progress from here on, where the rest takes its time."""
-    from attn_jax.training import progress
-
-    if seconds / done * (parts - done) < SECONDS:
-        return None
-    return stack.enter_context(progress.show(parts, done, True))
+@partial(jax.jit, static_argnums=(0, 1))
+def _call(graph: Any, function: Callable, state: Any, rows: Any, data: tuple) -> Any:
+    return function(nnx.merge(graph, state), rows, *data)

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from typing import IO, Any
 
 Row = Mapping[str, Any]
+GAP = 2  # blanks between columns
 
 
 def print_table(
@@ -13,51 +13,38 @@ def print_table(
 ) -> None:
     """Print rows (column name → value) with one line each; numbers align right.
 
-    A column's name may have several lines. No rows, no table.
-
-    A table wider than the terminal (80 columns where there is none) continues below, its first
-    column repeated: no number is ever cut.
+    A column's name may have several lines. No rows, no table. One wider than the terminal (80
+    columns where there is none) continues below, its first column repeated: no number is truncated.
     """
+    from rich import box
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     if not rows:
         return
     console = Console(file=file, markup=False, highlight=False, emoji=False)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = {name: column_text([row.get(name) for row in rows]) for name in names}
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    cells = {name: column_text(values) for name, values in columns.items()}
     width = {name: max(map(len, [*name.split("\n"), *cells[name]])) + GAP for name in names}
     for number, part in enumerate(parts(width, console.width)):
-        numeric = {name for name in part if all(is_number(row.get(name)) for row in rows)}
-        heading = title if number == 0 else (title and f"{title} (continued)")
-        console.print(table({name: cells[name] for name in part}, numeric, heading))
-
-
-GAP = 2
-
-
-def table(cells: Mapping[str, Sequence[str]], numeric: set[str], title: str | None):
-    """Return the rich table of these columns of text."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table(
-        title=title and Text(title),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, GAP - 1, 0, 0),  # the divider is the other blank
-        collapse_padding=True,
-    )
-    for name in cells:
-        right = name in numeric
-        result.add_column(
-            Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        table = Table(
+            title=title and Text(title + " (continued)" * (number > 0)),
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, GAP - 1, 0, 0),  # the divider is the other blank
+            collapse_padding=True,
         )
-    for row in zip(*cells.values(), strict=True):
-        result.add_row(*map(Text, row))
-    return result
+        for name in part:
+            right = all(map(is_number, columns[name]))
+            justify = "right" if right else "left"
+            table.add_column(Text(name), justify=justify, no_wrap=right, overflow="fold")
+        for row in zip(*(cells[name] for name in part), strict=True):
+            table.add_row(*map(Text, row))
+        console.print(table)
 
 
 def parts(width: Mapping[str, int], total: int) -> list[list[str]]:
@@ -77,7 +64,7 @@ def parts(width: Mapping[str, int], total: int) -> list[list[str]]:
 
 def is_number(value: Any) -> bool:
     """Say whether the value aligns with numbers (a missing one does)."""
-    return value is None or (hasattr(value, "__float__") and not isinstance(value, bool | str))
+    return value is None or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
 def column_text(values: Sequence[Any]) -> list[str]:
@@ -88,25 +75,12 @@ def column_text(values: Sequence[Any]) -> list[str]:
     >>> column_text([1e-9, 3])
     ['1.000e-09', '3']
     """
-    values = [plain_number(value) if is_number(value) else value for value in values]
-    floats = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value)]
-    sizes = [size for size in floats if size > 0]
-    aligned = (
-        bool(sizes) and min(sizes) >= 1e-3 and max(sizes) < 1e6 and max(sizes) < 1e4 * min(sizes)
-    )
+    values = [value.item() if hasattr(value, "item") else value for value in values]
+    sizes = [abs(value) for value in values if isinstance(value, float) and value]
+    sizes = list(filter(math.isfinite, sizes))
+    aligned = sizes and min(sizes) >= 1e-3 and max(sizes) < min(1e6, 1e4 * min(sizes))
     places = max(map(decimals, sizes)) if aligned else None
     return [cell_text(value, places) for value in values]
-
-
-def plain_number(value: Any) -> int | float | None:
-    """Return a number of any library as Python's own."""
-    if value is None or isinstance(value, int | float):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    return value.item()  # zero-dimensional arrays
 
 
 def decimals(size: float) -> int:
@@ -120,9 +94,8 @@ def cell_text(value: Any, places: int | None) -> str:
         return "-"
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
-    if places is not None:
-        return f"{value:.{places}f}"
-    if value == 0:
-        return "0"
-    size = abs(value)
-    return f"{value:.{decimals(size)}f}" if 1e-3 <= size < 1e6 else f"{value:.3e}"
+    if places is None and value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3e}"
+    if places is None:
+        places = decimals(abs(value)) if value else 0
+    return f"{value or 0.0:.{places}f}"
