@@ -1,7 +1,10 @@
 import dataclasses
 import gzip
+import itertools
 import re
 import unicodedata
+from datetime import datetime, timedelta
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -56,12 +59,9 @@ def test_textbook_is_the_default():
     assert len(load(CurveOptions(n=13)).x) == 13
 
 
-@pytest.mark.parametrize(
-    ("n", "seed", "message"), [(1, 0, "n must be at least 2. Got 1"), (5, -1, "seed must not")]
-)
-def test_textbook_refuses(n, seed, message):
-    with pytest.raises(UserError, match=message):
-        textbook(n, seed)
+def test_textbook_refuses_one_point():
+    with pytest.raises(UserError, match=r"--n must be at least 2\. Got 1"):
+        CurveOptions(n=1)
 
 
 # Named data sets
@@ -204,10 +204,39 @@ def test_file_constant_input_among_others_is_dropped(csv):
 
 def test_file_iso_dates_become_decimal_years(csv):
     curve = load(
-        csv("x,y\n2023-01-01,1\n2023-07-02T12:00,2\n,3\n2024-07-02 00:00:00Z,4\n2025-01,5\n")
+        csv("x,y\n2023-01-01,1\n2023-07-02T12:00,2\n,3\n2024-07-02 00:00:00,4\n2025-01,5\n")
     )
-    np.testing.assert_allclose(curve.x[:, 0], [2023, 2023.5, 2024.5, 2025], rtol=1e-15)
+    np.testing.assert_array_equal(curve.x[:, 0], [2023, 2023.5, 2024.5, 2025])
     assert curve.notes[0] == "column 'x': ISO dates read as decimal years"
+
+
+def test_file_dates_of_several_time_zones_are_read_in_one(csv):
+    zoned = ["2023-07-02T12:00Z", "2023-07-02 14:30+02:30", "2022-12-31T22:00-0200"]
+    curve = load(csv("x,y\n" + "\n".join(f"{each},{i}" for i, each in enumerate(zoned))))
+    np.testing.assert_array_equal(curve.x[:, 0], [2023.5, 2023.5, 2023])
+
+
+@pytest.mark.parametrize("plain", ["2023-07-02T12:00", "2023-07-02", "2023-07"])
+@pytest.mark.parametrize("zoned", ["2023-07-02T12:00Z", "2023-07-02T12:00:00.5+02:00"])
+def test_file_dates_with_and_without_a_time_zone_are_refused(csv, plain, zoned):
+    for first, second in ((plain, zoned), (zoned, plain)):
+        lines = {first: 2, second: 4}
+        told = rf"column 'x' must give all dates a time zone, or none. Got '{re.escape(zoned)}' on "
+        told += rf"line {lines[zoned]} of .*, '{plain}' on line {lines[plain]}"
+        with pytest.raises(UserError, match=told):
+            load(csv(f"x,y\n{first},1\n,3\n{second},2\n"))
+
+
+def test_file_seconds_of_dates_are_exact(csv):
+    """A nanosecond above or below the middle of two years of float64 decides which is nearest."""
+    middle = Fraction(2**32 + 1, 2**43) * 365 * 86_400
+    cells = []
+    for shift in (-1, 1):
+        seconds, nanoseconds = divmod(int(middle * 10**9) + shift, 10**9)
+        when = datetime(2023, 1, 1) + timedelta(seconds=seconds)
+        cells.append(f"{when.isoformat()}.{nanoseconds:09d}")
+    curve = load(csv(f"x,y\n{cells[0]},1\n{cells[1]},2\n"))
+    np.testing.assert_array_equal(curve.x[:, 0], 2023 + np.array([2**31, 2**31 + 1]) / 2**42)
 
 
 def test_file_decimal_commas(csv):
@@ -268,7 +297,7 @@ def test_file_dots_that_could_part_thousands_are_said(csv):
     curve = load(csv("x;y\n1;1.234\n2;2.500\n"))
     np.testing.assert_array_equal(curve.y[:, 0], [1.234, 2.5])
     assert curve.notes == (
-        "column 'y': dots read as decimal points; do they part thousands? --thousands .",
+        "column 'y': dots read as decimal points; do they separate thousands? --thousands .",
     )
     assert load(csv("x,y\n1,1.234\n2,2.500\n")).notes == ()
 
@@ -359,7 +388,9 @@ def test_a_form_is_of_a_file():
         (("0.1", "0.1000000000000000055"), ["2 different values become 1 in float64"]),
         (("0.1", "0.10", "1e-1"), []),
         (("0", "1e-400"), ["1 numbers too small for float64, read as 0", "2 different values"]),
+        (("9" * 40, f"{'9' * 39}.5"), ["1 integers beyond"]),
         (("2024-01-01T00:00:00.000001", "2024-01-01T00:00:00.000002"), ["ISO", "2 different"]),
+        (("2024-01-01T00:00:00.0000001", "2024-01-01T00:00:00.0000002"), ["ISO", "2 different"]),
     ],
 )
 def test_file_what_float64_loses_is_said(csv, cells, notes):
@@ -413,6 +444,16 @@ def test_file_inputs_that_float64_makes_equal_are_said(csv):
 def test_file_refuses(csv, content, message):
     with pytest.raises(UserError, match=message):
         load(csv(content))
+
+
+@pytest.mark.parametrize("ends", list(itertools.product(["\n", "\r", "\r\n"], repeat=3)))
+def test_file_lines_end_with_cr_or_lf_or_both(csv, ends):
+    """In any mixture, within a cell, and where lines are blank."""
+    one, two, three = ends
+    start = f'x,y,z{one}1,2,"a{two}b{three}"{two}3,4,c{three} {one}5,6,{two}'
+    line = 1 + len(re.findall("\r\n?|\n", start))
+    with pytest.raises(UserError, match=f"'bad' on line {line} "):
+        load(csv(f"{start}7,bad,{three}"))
 
 
 def test_file_unused_duplicate_and_text_columns_do_no_harm(csv):
@@ -470,4 +511,4 @@ def test_file_and_named_data_exclude_each_other(tmp_path):
 
 def test_find_delimiter_prefers_even_rows(csv):
     options = csv("x;y (kg, dry)\n1,5;2,5\n")
-    assert delimited.read(options.csv).delimiter == ";"
+    assert delimited.read(options.csv, delimited.Form()).delimiter == ";"

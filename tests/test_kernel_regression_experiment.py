@@ -1,20 +1,20 @@
 import csv
 import json
 import signal
+from typing import get_args
 
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from attn_jax import regression, training
+from attn_jax import kernels, regression, training
 from attn_jax.nn import NadarayaWatson
 from experiments import cli
 from experiments.data.curves import Curve
-from experiments.harness import parts as in_parts
-from experiments.kernel_regression import baselines
-from experiments.kernel_regression import figures as kernel_regression_figures
-from experiments.kernel_regression import methods as fits
+from experiments.harness import parts
+from experiments.kernel_regression import KernelName, baselines, figures, methods
+from experiments.kernel_regression.data import Problem
 from tests.tolerance import assert_close
 
 METHODS = (
@@ -126,7 +126,7 @@ def flat(u):
     return 0 * u
 
 
-@pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
+@pytest.mark.parametrize("rows", [np.arange(19), ROWS], ids=["all", "some"])
 def test_baselines_are_attention_by_a_flat_kernel(rows):
     for baseline, degree in [(baselines.average_pooling, 0), (baselines.linear_layer, 1)]:
         model = NadarayaWatson(kernel=flat, degree=degree)
@@ -137,29 +137,29 @@ def test_baselines_are_attention_by_a_flat_kernel(rows):
         assert_close(left_out, jax.jit(lambda model=model: model.leave_one_out(X, Y, rows=rows))())
     predict, left_out = baselines.max_pooling(X, Y, rows)
     assert_close(predict(X[:1]), Y.max(0)[None])
-    for row, predicted in zip(range(19) if rows is None else rows, left_out, strict=True):
+    for row, predicted in zip(rows, left_out, strict=True):
         assert_close(predicted, np.delete(Y, row, 0).max(0))
 
 
 def test_linear_layer_without_the_only_row_that_gives_a_slope():
     x = np.column_stack([X[:, 0], np.arange(19) == 4])
     _, left_out = baselines.linear_layer(x, Y, ROWS)
-    expected = baselines.linear_layer(np.delete(x[:, :1], 4, 0), np.delete(Y, 4, 0), None)
+    expected = baselines.linear_layer(np.delete(x[:, :1], 4, 0), np.delete(Y, 4, 0), ROWS)
     assert_close(left_out[1], expected[0](x[4:5, :1])[0])
 
 
 def test_batches_of_left_out_rows_go_on_where_they_were():
     data = Curve("", X, Y, ("a", "b"), ("c", "d"), "")
-    problem = fits.Problem(data, None, 1.0, np.arange(0, 19, 2))
-    batches = fits.batches(problem, on_batches=True, seed=3)
+    problem = Problem(data, None, 1.0, np.arange(0, 19, 2))
+    batches = methods.batches(problem, on_batches=True, seed=3)
     given = [next(batches) for _ in range(3)]
     assert_close(given[2]["x"], X)
     assert {tuple(sorted(each["rows"])) for each in given} == {tuple(problem.rows)}
-    again = iter(fits.batches(problem, on_batches=True, seed=3))
+    again = iter(methods.batches(problem, on_batches=True, seed=3))
     again.set_state(json.loads(json.dumps(batches.get_state())))
     np.testing.assert_array_equal(next(again)["rows"], next(batches)["rows"])
     np.testing.assert_array_equal(next(iter(batches))["rows"], given[0]["rows"])
-    whole = fits.batches(problem, on_batches=False, seed=3)
+    whole = methods.batches(problem, on_batches=False, seed=3)
     np.testing.assert_array_equal(next(whole)["rows"], problem.rows)
 
 
@@ -167,12 +167,12 @@ def predict(model, query, x, y):
     return model(query, x, y), query[:, 0]
 
 
-def test_questions_in_parts_are_the_question(monkeypatch, capsys):
-    monkeypatch.setattr(in_parts, "PAIRS", 4 * 19)
-    monkeypatch.setattr(in_parts, "SECONDS", -1)  # whatever it takes shows its progress
+def test_a_function_in_parts_is_the_function(monkeypatch, capsys):
+    monkeypatch.setattr(parts, "PAIRS", 4 * 19)
+    monkeypatch.setattr(parts, "SECONDS", -1)  # whatever it takes shows its progress
     for bandwidth in (0.7, 1.1):
         model = NadarayaWatson(bandwidth)
-        predicted, first = in_parts.in_parts(model, predict, X, Y)(X[:11] + 1)
+        predicted, first = parts.in_parts(model, predict, X, Y)(X[:11] + 1)
         assert_close(predicted, model(X[:11] + 1, X, Y))
         np.testing.assert_array_equal(first, X[:11, 0] + 1)
         assert "step 3/3" in capsys.readouterr().out
@@ -252,7 +252,7 @@ def test_own_file_two_outputs_and_an_interruption(tmp_path, table, monkeypatch, 
     again = ("--name", "cut", "--resume")
     assert main(tmp_path, *options, *again, "--seed", 3) == 2
     assert "Changed: seed" in capsys.readouterr().err
-    monkeypatch.setattr(kernel_regression_figures, "draw", lambda problems, fits: ())
+    monkeypatch.setattr(figures, "draw", lambda results: ())
     monkeypatch.setattr(training, "fit", lambda *args, **rest: fit(*args, on_row=watch, **rest))
     seen.clear()
     assert main(tmp_path, *options, *again) == 0
@@ -268,8 +268,6 @@ def test_own_file_two_outputs_and_an_interruption(tmp_path, table, monkeypatch, 
         (["--data", "engle"], "unknown data set 'engle'. Did you mean 'engel'?"),
         (["--data", "diabetes", "--x", "bmy"], "unknown column 'bmy'. Did you mean 'bmi'?"),
         (["--csv", "nowhere.csv", "--x", "a", "--y", "b"], "nowhere.csv"),
-        (["--n", "1"], "n must be at least 2. Got 1."),
-        (["--seed", "-1"], "seed must not be negative. Got -1."),
         (["--name", "a/b"], "--name must be 1 to 100"),
         (["--resume"], "--resume needs an earlier run."),
         (["--resume", "--name", "../b"], "--name must be 1 to 100"),
@@ -290,7 +288,9 @@ def test_bad_options_are_said_in_one_line(options, message, tmp_path, capsys):
         (["--bandwidth", "nan"], "--bandwidth must be positive and finite. Got nan."),
         (["--steps", "1"], "--steps must be at least 2. Got 1."),
         (["--left-out-rows", "1"], "--left-out-rows must be at least 2. Got 1."),
-        (["--learning-rate", "-1"], "--learning-rate must be positive. Got -1.0."),
+        (["--learning-rate", "-1"], "--learning-rate must be positive and finite. Got -1.0."),
+        (["--n", "1"], "--n must be at least 2. Got 1."),
+        (["--seed", "-1"], "--seed must be at least 0 and finite. Got -1."),
         (["--kernel", "gausian"], "--kernel"),
         (["--degree", "2"], "--degree"),
         (["--steps", "x"], "--steps"),
@@ -306,9 +306,4 @@ def test_bad_values_are_refused_at_once(options, message, tmp_path, capsys):
 
 
 def test_every_kernel_is_an_option():
-    from typing import get_args
-
-    from attn_jax import kernels
-    from experiments.kernel_regression.methods import KernelName
-
     assert set(get_args(KernelName)) == set(kernels.BY_NAME)

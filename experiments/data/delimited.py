@@ -1,15 +1,15 @@
-"""Numbers from a person's CSV or TSV file: exact, or refused with the line that is wrong.
+"""The cells of a person's CSV or TSV file, or a refusal that names the line.
 
 Nothing is guessed that could be wrong in silence: what a file does not show by itself, `Form` says.
-The standard library's reader is used instead of pandas because it knows the line of every row, and
-refuses rows that are too short and quotes that do not close.
+The standard library's reader is used instead of pandas, which knows no row's line: its C engine
+fills short rows, its Python engine drops what follows a quote that does not close, both in silence.
 """
 
 import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -32,22 +32,20 @@ class Form:
     """How your file is written."""
 
     delimiter: Annotated[str | None, arg(metavar="SIGN", help_behavior_hint=FOUND)] = None
-    """What parts the cells: a sign, or comma, semicolon, tab, bar, space."""
+    """The delimiter of cells: a sign, or comma, semicolon, tab, bar, space."""
     decimal: Annotated[Literal[".", ","] | None, arg(help_behavior_hint=FOUND)] = None
     """The decimal sign of all numbers."""
     thousands: Annotated[str | None, arg(metavar="SIGN", help_behavior_hint="(default: none)")] = (
         None
     )
-    """What parts thousands: a sign, or space; where it is a dot, decimals have commas."""
-    encoding: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: utf-8)")] = (
-        None
-    )
+    """The separator of thousands: a sign, or space; where it is a dot, decimals have commas."""
+    encoding: Annotated[str, arg(metavar="NAME")] = "utf-8"
     """The file's encoding: utf-16, latin1, cp1252 …"""
 
     def __post_init__(self):
         for name in ("delimiter", "thousands"):
             given = getattr(self, name)
-            sign = given if given is None else BY_NAME.get(given, given)
+            sign = BY_NAME.get(given, given)
             if sign is not None and (len(sign) != 1 or sign.isalnum() or sign in '"+-\r\n'):
                 raise UserError(f"--{name} must be one sign. Got {given!r}.")
             object.__setattr__(self, name, sign)
@@ -57,62 +55,60 @@ class Form:
 
 @dataclass(frozen=True)
 class Table:
-    """A file's cells as text."""
+    """A file's cells as text; `lines`, from 1, are those on which the rows begin."""
 
     path: Path
-    names: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[int]
-    """The line of the file on which each row begins, from 1."""
-    delimiter: str
     form: Form
+    delimiter: str
+    names: tuple[str, ...]
+    rows: list[list[str]]
+    lines: list[int]
 
     @property
-    def way(self) -> str:
-        """How the file was read, for those whom the result surprises."""
-        name = DELIMITERS.get(self.delimiter, repr(self.delimiter))
-        return f"read with {name} as delimiter; --delimiter names another"
+    def headerless(self) -> str:
+        """A hint where the header looks like a row of data, else nothing."""
+        looks = all(map(LOOKS_NUMERIC.fullmatch, self.names))
+        hint = f" The first line of {self.path} looks like data: put a header line above it."
+        return hint if looks else ""
 
 
-def read(path: Path, form: Form | None = None) -> Table:
+def read_as(delimiter: str) -> str:
+    """Return how a file was read, for those whom the result surprises."""
+    name = DELIMITERS.get(delimiter, repr(delimiter))
+    return f"read with {name} as delimiter; --delimiter names another"
+
+
+def read(path: Path, form: Form) -> Table:
     """Read a delimited file with a header line, every row as long as the header.
 
-    Names of columns are brought into the Unicode form NFC.
+    Lines end with LF, CR or both. Names of columns are brought into the Unicode form NFC.
     """
-    form = form or Form()
-    text = read_text(path, form.encoding or "utf-8")
-    sep = SEP_LINE.match(text)
-    body = text[sep.end() :] if sep else text
-    delimiter = form.delimiter or (sep and sep[1]) or find_delimiter(path, body)
-    records = read_records(path, body, delimiter, first=2 if sep else 1)
-    header = next(records, None)
-    if header is None:
-        raise UserError(f"{path} is empty: it needs a header line and at least two rows.")
-    names = tuple(unicodedata.normalize("NFC", name) for name in header[1])
-    table = Table(path, names, [], [], delimiter, form)
-    for line, cells in records:
-        if len(cells) != len(names):
-            raise UserError(
-                f"{path} has {len(cells)} cells on line {line}, but {len(names)} in its header "
-                f"({table.way})."
-            )
-        table.lines.append(line)
-        table.rows.append(cells)
-    if not table.rows:
-        raise UserError(f"{path} has a header ({listed(names)}) but no rows below it.")
-    return table
-
-
-def read_text(path: Path, encoding: str) -> str:
-    """Return the file's text without byte-order marks."""
-    from attn_jax import text
+    from attn_jax.text import read_text
 
     try:
-        return text.read_text(path, encoding)
+        text = read_text(path, form.encoding)
     except ValueError as error:
         undecodable = isinstance(error.__cause__, UnicodeError)
         advice = " --encoding names another encoding." if undecodable else ""
         raise UserError(f"{error}{advice}") from error
+    sep = SEP_LINE.match(text)
+    body = text[sep.end() :] if sep else text
+    delimiter = form.delimiter or (sep and sep[1]) or find_delimiter(path, body)
+    records = list(read_records(path, body, delimiter, first=2 if sep else 1))
+    if not records:
+        raise UserError(f"{path} is empty: it needs a header line and at least two rows.")
+    (_, header), *records = records
+    names = tuple(unicodedata.normalize("NFC", name) for name in header)
+    if not records:
+        raise UserError(f"{path} has a header ({listed(names)}) but no rows below it.")
+    for line, cells in records:
+        if len(cells) != len(names):
+            raise UserError(
+                f"{path} has {len(cells)} cells on line {line}, but {len(names)} in its header "
+                f"({read_as(delimiter)})."
+            )
+    lines, rows = map(list, zip(*records, strict=True))
+    return Table(path, form, delimiter, names, rows, lines)
 
 
 def read_records(
@@ -126,8 +122,9 @@ def read_records(
     line = first
     try:
         for cells in reader:
-            if any(cell.strip() for cell in cells) or len(cells) > 1:
-                yield line, [cell.strip() for cell in cells]
+            cells = [cell.strip() for cell in cells]
+            if len(cells) > 1 or any(cells):
+                yield line, cells
             line = first + reader.line_num
     except csv.Error as error:
         raise UserError(f"{path} breaks off in the record on line {line}: {error}.") from error
@@ -154,10 +151,3 @@ def find_delimiter(path: Path, text: str) -> str:
         return (True, numeric / max(len(below), 1), width)
 
     return max(DELIMITERS, key=merit)
-
-
-def headerless(table: Table) -> str:
-    """Return a hint where the header looks like a row of data, else nothing."""
-    if not all(map(LOOKS_NUMERIC.fullmatch, table.names)):
-        return ""
-    return f" The first line of {table.path} looks like data: put a header line above it."
