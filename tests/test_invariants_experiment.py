@@ -29,8 +29,8 @@ def test_our_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
         def double(*arrays, **mask):
             return 2 * arrays[-1]
 
-        column = Column(kind, "attn_jax", "x", lambda: double, smoke=True)
-        absent = Column("y", "no_such_peer", "y", lambda: double, smoke=True)
+        column = Column(kind, "attn_jax", "x", double, smoke=True)
+        absent = Column("y", "no_such_peer", "y", smoke=True)
         return [column, absent]
 
     monkeypatch.setattr(normalizers, "COLUMNS", broken("normalizer"))

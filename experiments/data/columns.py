@@ -168,6 +168,11 @@ def decimal_year(when: datetime, seconds: Fraction | int = 0) -> Fraction:
     return when.year + seconds / (days * 86_400)
 
 
+def written_whole(value: Decimal) -> bool:
+    """Say whether a number is an integer with all its digits: 1e30 is not."""
+    return value.as_tuple().exponent <= 0 and value == value.to_integral_value()
+
+
 def lost(exact: Sequence[Decimal | Fraction], values: Sequence[float]) -> list[str]:
     """Return notes on what float64 loses: integers that it has not, differences that it drops.
 
@@ -176,10 +181,8 @@ def lost(exact: Sequence[Decimal | Fraction], values: Sequence[float]) -> list[s
     """
     notes = []
     pairs = list(zip(exact, values, strict=True))
-    large = [pair for pair in pairs if abs(pair[1]) >= 2**53]  # no dates
-    digits = [pair for pair in large if pair[0].as_tuple().exponent <= 0]  # not 1e30
-    whole = [pair for pair in digits if pair[0] == pair[0].to_integral_value()]
-    if rounded := sum(each != int(value) for each, value in whole):
+    large = [(each, value) for each, value in pairs if abs(value) >= 2**53]  # no dates
+    if rounded := sum(written_whole(each) and each != int(value) for each, value in large):
         notes.append(f"{rounded} integers beyond 2^53 rounded to float64's nearest")
     if vanished := sum(value == 0 and each != 0 for each, value in pairs):
         notes.append(f"{vanished} numbers too small for float64, read as 0")

@@ -24,20 +24,18 @@ DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BY_NAME = {name: sign for sign, name in DELIMITERS.items()} | {"space": " ", r"\t": "\t"}
 SEP_LINE = re.compile(r'"?sep=(.)"?(\r\n?|\n|$)', re.IGNORECASE)  # what Excel puts first
 LOOKS_NUMERIC = re.compile(r"[+-]?\d[\d.,:TZ+-]*([eE][+-]?\d+)?")  # dates and times too
-FOUND = "(default: found)"
+Sign = Annotated[str | None, arg(metavar="SIGN", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Form:
     """How your file is written."""
 
-    delimiter: Annotated[str | None, arg(metavar="SIGN", help_behavior_hint=FOUND)] = None
-    """The delimiter of cells: a sign, or comma, semicolon, tab, bar, space."""
-    decimal: Annotated[Literal[".", ","] | None, arg(help_behavior_hint=FOUND)] = None
-    """The decimal sign of all numbers."""
-    thousands: Annotated[str | None, arg(metavar="SIGN", help_behavior_hint="(default: none)")] = (
-        None
-    )
+    delimiter: Sign = None
+    """The delimiter of cells: a sign, or comma, semicolon, tab, bar, space. Default: found."""
+    decimal: Annotated[Literal[".", ","] | None, arg(help_behavior_hint="")] = None
+    """The decimal sign of all numbers. Default: found."""
+    thousands: Sign = None
     """The separator of thousands: a sign, or space; where it is a dot, decimals have commas."""
     encoding: Annotated[str, arg(metavar="NAME")] = "utf-8"
     """The file's encoding: utf-16, latin1, cp1252 …"""
@@ -67,9 +65,9 @@ class Table:
     @property
     def headerless(self) -> str:
         """A hint where the header looks like a row of data, else nothing."""
-        looks = all(map(LOOKS_NUMERIC.fullmatch, self.names))
-        hint = f" The first line of {self.path} looks like data: put a header line above it."
-        return hint if looks else ""
+        if not all(map(LOOKS_NUMERIC.fullmatch, self.names)):
+            return ""
+        return f" The first line of {self.path} looks like data: put a header line above it."
 
 
 def read_as(delimiter: str) -> str:

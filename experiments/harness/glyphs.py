@@ -10,17 +10,18 @@ from experiments.harness.errors import listed
 SIGNS = {" ": "␣", "\u00a0": "⍽", "\u202f": "⍽", "\u200e": "→", "\u200f": "←"}
 
 
-def visible(letter: str) -> str:
-    """Return a character as a label shows it: a sign where it is none to see, a code at worst.
+def visible(character: str) -> str:
+    """Return a character as a label shows it: a sign if it is invisible, a code if no font has it.
 
     >>> visible("a"), visible("\N{RIGHT-TO-LEFT MARK}"), visible("\N{COMBINING ACUTE ACCENT}")
     ('a', '←', '◌́')
     """
-    if letter in SIGNS:
-        return SIGNS[letter]
-    if letter not in drawable() or unicodedata.category(letter)[0] in "CZ":
-        return f"{ord(letter):04X}"
-    return f"◌{letter}" if unicodedata.category(letter)[0] == "M" else letter
+    category = unicodedata.category(character)[0]
+    if character in SIGNS:
+        return SIGNS[character]
+    if character not in drawable() or category in "CZ":
+        return f"{ord(character):04X}"
+    return f"◌{character}" if category == "M" else character
 
 
 def label(token: str) -> str:
@@ -34,13 +35,13 @@ def label(token: str) -> str:
 
 def readable(text: str) -> str:
     """Return a text with a sign for each character that no font here can draw."""
-    return "".join(letter if letter in drawable() else "□" for letter in text)
+    return "".join(each if each in drawable() else "□" for each in text)
 
 
 def say_missing(texts: Iterable[str]) -> None:
     """Say once which characters of the texts in pictures no font here draws."""
-    letters = {each for text in texts for each in text if each.isprintable()}
-    if missing := sorted(letters - drawable()):
+    characters = {each for text in texts for each in text if each.isprintable()}
+    if missing := sorted(characters - drawable()):
         codes = [f"{each} ({ord(each):04X})" for each in missing]
         what = f"no font here draws {listed(codes, most=8)}"
         print(f"{what}: pictures show codes. Noto Sans CJK, say, has many.", file=sys.stderr)

@@ -4,11 +4,9 @@
 - Ours: where weights do not sum to one, the output is in no convex hull of the values.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import jax
-from flax import nnx
 
 import attn_jax
 from experiments.harness.implementations import OURS
@@ -19,9 +17,9 @@ from experiments.invariants.report import Column, slot_name
 def ours(code: str, slot: Any) -> Column:
     """Return the column of attention with one of our normalizers."""
     skip = ("convex-hull", "sums-to-one") if code in NO_SUM else ()
+    name, function = f"attention with {slot_name(slot)}", partial(attention, slot)
     options = {"framework": "jax", "skip": skip}
-    name = f"attention with {slot_name(slot)}"
-    return Column(name, OURS, code, lambda: partial(attention, slot), options, smoke=code == "So")
+    return Column(name, OURS, code, function, options=options, smoke=code == "So")
 
 
 def attention(normalizer: Any, query: Any, key: Any, value: Any, mask: Any = None) -> Any:
@@ -30,42 +28,21 @@ def attention(normalizer: Any, query: Any, key: Any, value: Any, mask: Any = Non
     return attn_jax.attention(query, key, value, normalizer=normalizer, mask=mask)
 
 
-def torch_attention() -> Any:
+def mask_renamed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return PyTorch's attention, its mask under our name."""
-    from torch.nn import functional
-
-    def attention(query: Any, key: Any, value: Any, mask: Any = None) -> Any:
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-    return attention
+    return lambda query, key, value, mask=None: function(query, key, value, attn_mask=mask)
 
 
-CAUSAL = partial(attn_jax.dot_product_attention, is_causal=True)
-NARROW = {"framework": "jax", "layout": "BTNH", "value_features": 2}
+BTNH = {"framework": "jax", "layout": "BTNH"}
+DROP_IN = BTNH | {"causal": partial(attn_jax.dot_product_attention, is_causal=True)}
+NARROW = BTNH | {"value_features": 2}
+TORCH = {"framework": "torch", "layout": "BNTH"}
+SDPA = "nn.functional.scaled_dot_product_attention"
 
 COLUMNS = (
     *(ours(code, slot) for code, slot in SLOTS.items()),
-    Column(
-        "dot_product_attention",
-        OURS,
-        "dp",
-        lambda: attn_jax.dot_product_attention,
-        {"framework": "jax", "layout": "BTNH", "causal": CAUSAL},
-    ),
-    Column(
-        "nn.dot_product_attention",
-        "jax",
-        "jx",
-        lambda: jax.nn.dot_product_attention,
-        NARROW,
-        smoke=True,
-    ),
-    Column("nnx.dot_product_attention", "flax", "fx", lambda: nnx.dot_product_attention, NARROW),
-    Column(
-        "nn.functional.scaled_dot_product_attention",
-        "torch",
-        "to",
-        torch_attention,
-        {"framework": "torch", "layout": "BNTH"},
-    ),
+    Column("dot_product_attention", OURS, "dp", options=DROP_IN),
+    Column("nn.dot_product_attention", "jax", "jx", options=NARROW, smoke=True),
+    Column("nnx.dot_product_attention", "flax", "fx", options=NARROW),
+    Column(SDPA, "torch", "to", adapt=mask_renamed, options=TORCH),
 )

@@ -9,13 +9,11 @@
   it: shift invariance, the temperature limits. Weights have the accumulation dtype.
 """
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
-import optax
+import jax.numpy as jnp
 
 import attn_jax
 from experiments.harness.implementations import OURS
@@ -39,12 +37,11 @@ def ours(code: str, slot: Any) -> Column:
     """Return the column of one of our normalizers."""
     skip = NEED_SUM if code in NO_SUM else ()
     options = {"framework": "jax", "output_dtype": "accumulation", "skip": skip}
-    return Column(slot_name(slot), OURS, code, lambda: slot, options, smoke=code == "So")
+    return Column(slot_name(slot), OURS, code, slot, options=options, smoke=code == "So")
 
 
-def filled(package: str, name: str) -> Callable[..., Any]:
+def filled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a PyTorch normalizer with a mask, the way its users write it."""
-    function = getattr(importlib.import_module(package), name)
 
     def normalizer(scores: Any, where: Any = None) -> Any:
         scores = scores if where is None else scores.masked_fill(~where, float("-inf"))
@@ -53,29 +50,18 @@ def filled(package: str, name: str) -> Callable[..., Any]:
     return normalizer
 
 
-def in_torch(code: str, package: str, name: str, **options: Any) -> Column:
-    """Return the column of a PyTorch normalizer."""
-    options = {"framework": "torch", **options}
-    return Column(name, package, code, partial(filled, package, name), options)
-
+JAX = {"framework": "jax"}
+OPTAX = JAX | {"supports_mask": False, "skip": "all-minus-infinity", "output_dtype": None}
+TORCH = {"framework": "torch"}
+ENTMAX = TORCH | {"skip": "vmap-equals-loop"}
+PER_ROW = partial(jnp.vectorize, signature="(k)->(k)")
 
 COLUMNS = (
     *(ours(code, slot) for code, slot in SLOTS.items()),
-    Column("nn.softmax", "jax", "jx", lambda: jax.nn.softmax, {"framework": "jax"}, smoke=True),
-    Column(
-        "projections.projection_simplex",
-        "optax",
-        "op",
-        lambda: jax.numpy.vectorize(optax.projections.projection_simplex, signature="(k)->(k)"),
-        {
-            "framework": "jax",
-            "supports_mask": False,
-            "skip": "all-minus-infinity",
-            "output_dtype": None,
-        },
-    ),
-    in_torch("to", "torch", "softmax"),
-    in_torch("es", "entmax", "sparsemax", skip="vmap-equals-loop"),
-    in_torch("e1", "entmax", "entmax15", skip="vmap-equals-loop"),
-    in_torch("eb", "entmax", "entmax_bisect", skip="vmap-equals-loop"),
+    Column("nn.softmax", "jax", "jx", options=JAX, smoke=True),
+    Column("projections.projection_simplex", "optax", "op", adapt=PER_ROW, options=OPTAX),
+    Column("softmax", "torch", "to", adapt=filled, options=TORCH),
+    Column("sparsemax", "entmax", "es", adapt=filled, options=ENTMAX),
+    Column("entmax15", "entmax", "e1", adapt=filled, options=ENTMAX),
+    Column("entmax_bisect", "entmax", "eb", adapt=filled, options=ENTMAX),
 )

@@ -1,5 +1,6 @@
 """The columns of the tables, and what is printed and written about them."""
 
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +14,20 @@ SYMBOLS = {"holds": "✓", "fails": "✗", "not promised": "–", "not applicabl
 
 @dataclass(frozen=True, eq=False)
 class Column(Implementation):
-    """An implementation: the head of its column, how it is made, what it promises."""
+    """An implementation, the head of its column, and what it promises."""
 
     code: str
-    make: Callable[[], Callable[..., Any]]
+    function: Callable[..., Any] | None = None
+    """None: `library.name`, imported when it is examined."""
+    adapt: Callable[[Callable], Callable] = lambda function: function
+    """From the function to what the kit calls."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Those of `testing.examine_normalizer` or `testing.examine_attention`."""
     smoke: bool = False
+
+    def make(self) -> Callable[..., Any]:
+        """Return the function to examine."""
+        return self.adapt(self.function or pkgutil.resolve_name(f"{self.library}.{self.name}"))
 
 
 def slot_name(slot: Any) -> str:
@@ -36,13 +44,11 @@ def records(kind: str, column: Column, report: Report) -> list[dict[str, Any]]:
 def print_table(kind: str, names: Sequence[str], reports: Mapping[Column, Report]) -> None:
     """Print one table of invariants × implementations, its legend, and each failure."""
     print(f"\n{kind}: ✓ holds, ✗ fails, – not promised or not applicable\n")
-    tables.print_table(
-        [
-            {"invariant": name}
-            | {column.code: SYMBOLS[each[name].status] for column, each in reports.items()}
-            for name in names
-        ],
-    )
+    rows = [{"invariant": name} for name in names]
+    for column, report in reports.items():
+        for row in rows:
+            row[column.code] = SYMBOLS[report[row["invariant"]].status]
+    tables.print_table(rows)
     print()
     for column in reports:
         print(f"  {column.code:3} {column.library}: {column.name}")

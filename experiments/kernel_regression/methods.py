@@ -42,11 +42,7 @@ class Fitted:
 def fit_all(problem: Problem, options: Fit, directory: Path) -> dict[str, Fitted]:
     """Fit the methods, those without a query first; trainings go to a directory each."""
     x, y, n = problem.data.x, problem.data.y, len(problem.data.x)
-    chosen = {
-        "softmax": normalizers.Softmax(),
-        "sparsemax": normalizers.Sparsemax(),
-        "entmax15": normalizers.Entmax(1.5),
-    }[options.normalizer]
+    chosen = normalizers.BY_NAME[options.normalizer]()
     make = partial(
         NadarayaWatson,
         problem.bandwidth,
