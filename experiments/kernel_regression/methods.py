@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from flax import nnx
 
 from attn_jax import kernels, normalizers, regression, training
 from attn_jax.nn import NadarayaWatson
@@ -169,7 +170,10 @@ def band_of(fitted: Fitted, problem: Problem) -> Callable[[np.ndarray], tuple]:
     """Return query [q, d] -> lower and upper end [q, outputs] of a model's confidence band."""
     x, y = problem.data.x, problem.data.y
     rows = problem.rows if problem.sampled else None
-    return in_parts(fitted.model, _band, x, y, fitted.model.noise_variance(x, y, rows=rows))
+    return in_parts(fitted.model, _band, x, y, _noise_variance(fitted.model, x, y, rows=rows))
+
+
+_noise_variance = nnx.jit(NadarayaWatson.noise_variance)
 
 
 def _band(model: NadarayaWatson, query: Any, x: Any, y: Any, variance: Any) -> Any:
