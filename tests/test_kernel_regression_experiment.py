@@ -252,6 +252,11 @@ def test_own_file_two_outputs_and_an_interruption(tmp_path, table, monkeypatch, 
     again = ("--name", "cut", "--resume")
     assert main(tmp_path, *options, *again, "--seed", 3) == 2
     assert "Changed: seed" in capsys.readouterr().err
+    before = table.read_text("utf-8")
+    table.write_text(before + "6,7,8,9\n", "utf-8")
+    assert main(tmp_path, *options, *again) == 2
+    assert "the data of the earlier run. Changed: data" in capsys.readouterr().err
+    table.write_text(before, "utf-8")
     monkeypatch.setattr(figures, "draw", lambda results: ())
     monkeypatch.setattr(training, "fit", lambda *args, **rest: fit(*args, on_row=watch, **rest))
     seen.clear()
