@@ -4,7 +4,6 @@ Its function is in `jax_programs.FUNCTIONS` or `torch_programs.FUNCTIONS`, under
 case that an implementation does not document is left out, or a row says why, where it is named.
 """
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,17 +12,15 @@ import numpy as np
 
 from experiments.benchmark.cases import NORMALIZERS, RESULTS, SCORES, Case, Inputs
 from experiments.benchmark.memory import Memory
+from experiments.harness import implementations
 from experiments.harness.errors import require_known
-
-OURS = "attn_jax"
+from experiments.harness.implementations import OURS
 
 
 @dataclass(frozen=True)
-class Implementation:
+class Implementation(implementations.Implementation):
     """One function, of a library: what of a case it serves."""
 
-    name: str
-    library: str
     framework: str = "jax"  # or "torch"
     scores: Iterable[str] = ("scaled-dot",)
     normalizers: Iterable[str] = ("softmax",)
@@ -36,11 +33,6 @@ class Implementation:
     compiles_at_first_call: bool = False
     score_matrices: int = 0
     """Arrays of all scores at its peak, at most, where no plan of memory says it beforehand."""
-
-    @property
-    def missing(self) -> bool:
-        """Whether the library is not installed."""
-        return importlib.util.find_spec(self.library) is None
 
     def refusal(self, case: Case, platform: str) -> str | None:
         """Return why it does not serve a case on a platform; None: it does."""

@@ -12,7 +12,7 @@ import jax
 
 from experiments.benchmark import Benchmark, cases, figures, machine, report, rows, shapes
 from experiments.benchmark.cases import Case
-from experiments.benchmark.implementations import IMPLEMENTATIONS, OURS, Implementation, select
+from experiments.benchmark.implementations import IMPLEMENTATIONS, Implementation, select
 from experiments.benchmark.measure import measure
 from experiments.benchmark.rows import TIMED, Row
 from experiments.harness import runs
@@ -137,4 +137,4 @@ def conclude(output: runs.Run, path: Path) -> None:
 
 def broken_by_us(row: Row) -> bool:
     """Say whether attn_jax gave a wrong result, or none for a reason that is not its own."""
-    return row.status in ("wrong", "failed") and IMPLEMENTATIONS[row.implementation].library == OURS
+    return row.status in ("wrong", "failed") and IMPLEMENTATIONS[row.implementation].ours
