@@ -1,11 +1,12 @@
 # make demo   set up .venv and run the demos           make test   set up .venv and run the tests
 # make lint   ruff check and format, without changes   make clean  remove .venv and caches
+# make test-fast   the slots and dense attention alone, while you edit
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast lint clean
 
 demo: $(READY)
 	$(BIN)/python -m experiments kernel-regression --n 500
@@ -13,6 +14,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+FAST := house slots kernels scores score_mods masks normalizers attention position_encodings
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n 2 $(FAST:%=tests/test_%.py) -k "not streaming and not derivatives"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -117,24 +117,6 @@ def test_every_member_is_its_oracle(slot, member):
     assert_close(DENSE.attention(query, key, value, **slots), weights @ value)
 
 
-@each_normalizer
-@pytest.mark.parametrize("score", SCORES, ids=str)
-def test_every_score_with_every_normalizer(score, normalizer):
-    assert_close(*call(DENSE, {"score": score, "normalizer": normalizer}, inputs()))
-
-
-@each_normalizer
-@pytest.mark.parametrize("mask", MASKS, ids=str)
-def test_every_mask_with_every_normalizer(mask, normalizer):
-    assert_close(*call(DENSE, {"mask": mask, "normalizer": normalizer}, inputs()))
-
-
-@each_normalizer
-@pytest.mark.parametrize("score_mod", SCORE_MODS, ids=str)
-def test_every_score_mod_with_every_normalizer(score_mod, normalizer):
-    assert_close(*call(DENSE, {"score_mod": score_mod, "normalizer": normalizer}, inputs()))
-
-
 def combinations():
     """All slots at once: each score, mod and mask with each of four kinds of normalizer.
 
@@ -255,24 +237,27 @@ def with_empty_rows():
     return (query, key, value), slots, np.array([0, 2, 4])
 
 
-@each_normalizer
+@pytest.mark.parametrize(
+    "normalizer", [m for m in NORMALIZERS if m.name not in ("entmax15", "sigmoid")], ids=str
+)
 def test_empty_row_is_zero_with_zero_gradients(normalizer):
-    """To second order. The other rows' derivatives are dense's, whose own are tested below."""
+    """To second order. The other rows' derivatives are dense's, whose own are tested below.
+
+    Entmax of 1.5 and a sigmoid without a bias, cases of what is here, are below to first order.
+    """
     arguments, slots, empty = with_empty_rows()
     arguments = (*arguments, normalizer.arrays())
 
-    def output(how, query, key, value, arrays):
-        return how.attention(query, key, value, normalizer=normalizer.slot(arrays), **slots)
-
     @functools.partial(jax.jit, static_argnums=0)
     def to_second_order(how, arguments, share):
-        def loss(*arguments):
-            rows = output(how, *arguments)
-            return (share * (rows * COTANGENT + rows**2)).sum()
+        def loss(query, key, value, learned):
+            made = normalizer.slot(learned)
+            rows = how.attention(query, key, value, normalizer=made, **slots)
+            return (share * (rows * COTANGENT + rows**2)).sum(), rows
 
-        rows = functools.partial(output, how)
-        gradient = jax.grad(loss, (0, 1, 2, 3))
-        return jax.jvp(rows, arguments, arguments), jax.jvp(gradient, arguments, arguments)
+        gradient = jax.grad(loss, (0, 1, 2, 3), has_aux=True)
+        (of_share, rows), (moved, tangents) = jax.jvp(gradient, arguments, arguments)
+        return (rows, tangents), (of_share, moved)
 
     share, of_others = np.zeros((Q, 1)), {}
     share[empty] = 1
@@ -294,7 +279,9 @@ def test_zero_length_and_no_keys(how, normalizer):
     arguments = (query, key, value)
     assert_exactly_zero(outputs_and_gradients(how, arguments, learned, padded, COTANGENT))
     nothing = (query, key[:0], value[:0])
-    assert_exactly_zero(outputs_and_gradients(how, nothing, learned, {}, COTANGENT))
+    assert_exactly_zero(how.attention(*nothing, **learned))
+    if how == DENSE:  # which evaluates it for both
+        assert_exactly_zero(outputs_and_gradients(how, nothing, learned, {}, COTANGENT))
 
 
 @pytest.mark.parametrize(
@@ -456,7 +443,7 @@ def test_garbage_forward_and_second_order(how):
 # 5. Precision
 
 
-@rows_of_each(UNMASKED)
+@rows_of_each(UNMASKED, {"softmax_sink", "sparsemax", "entmax", "sigmoid_bias"} | ARRAYS_IN_BLOCKS)
 def test_float32(how, slot, member):
     query, key, value = inputs(dtype="float32")
     arrays = {
@@ -470,13 +457,16 @@ def test_float32(how, slot, member):
 
 
 @each_implementation
-@each_normalizer
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "normalizer"),
+    [*(("bfloat16", m) for m in NORMALIZERS), *(("float16", m) for m in NORMALIZERS[::3])],
+    ids=str,
+)
 def test_half_precision_rounds_once(how, normalizer, dtype):
     """The error is at most twice that of a float32 computation rounded at its end."""
     arguments = inputs(SIZES | {"k": 101, "d": 23}, dtype=dtype)
     arrays = {n: np.asarray(a, "float32") for n, a in normalizer.arrays().items()}
-    got = how.attention(*arguments, normalizer=normalizer.slot(arrays))
+    got = outputs(how, arguments, {"normalizer": normalizer.slot(arrays)})
     assert got.dtype == dtype
     exact = oracles.attention(*arguments, normalizer=normalizer.oracle(arrays))
     rounded = exact.astype("float32").astype(arguments[0].dtype)
@@ -541,19 +531,19 @@ def test_derivatives_of_every_array_in_every_slot(how, slot, member):
 PRODUCTS = [(SCORES[n], NORMALIZERS[m]) for n, m in [(5, 3), (6, 4), (17, 1)]]
 
 
-@pytest.mark.parametrize(
-    ("how", "score", "normalizer"),
-    [*((DENSE, *each) for each in PRODUCTS), (STREAMING, *PRODUCTS[2])],
-    ids=str,
-)
-def test_derivatives_of_products(how, score, normalizer):
-    """Neither slot is in the other's diagonal: learned score under a learned, sparse normalizer."""
+@pytest.mark.parametrize(("score", "normalizer"), PRODUCTS, ids=str)
+def test_derivatives_of_products(score, normalizer):
+    """Neither slot is in the other's diagonal: learned score under a learned, sparse normalizer.
+
+    Streaming's mixtures of such products are dense's in test_streaming.py.
+    """
 
     def loss(query, key, value, ours, theirs):
         slots = {"score": score.slot(ours), "normalizer": normalizer.slot(theirs)}
-        return (how.attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
+        return (DENSE.attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
 
-    assert_derivatives(loss, *inputs(), score.arrays(), normalizer.arrays())
+    learned = score.arrays(), normalizer.arrays()
+    assert_derivatives(loss, *inputs(), *learned, every_mixture=normalizer.name == "entmax")
 
 
 @each_implementation
@@ -572,13 +562,12 @@ def test_slots_are_pytrees_whose_arrays_are_leaves(how):
     assert_close(got["normalizer"].sink, sink)
 
 
-@each_implementation
-def test_hessian_is_the_derivative_of_the_gradient(how):
-    """jax.hessian, entry by entry, of a learned kernel regression."""
+def test_hessian_is_the_derivative_of_the_gradient():
+    """jax.hessian, entry by entry, of a learned kernel regression. Streaming's is dense's."""
     query, key, value = inputs()
 
     def loss(bandwidth):
-        output = how.attention(query, key, value, score=Kernel(bandwidth=bandwidth))
+        output = DENSE.attention(query, key, value, score=Kernel(bandwidth=bandwidth))
         return (output * COTANGENT).sum()
 
     hessian, gradient = jax.jit(jax.hessian(loss)), jax.jit(jax.grad(loss))
@@ -628,8 +617,14 @@ def test_plain_functions_in_every_slot_and_what_they_close_over(how):
 # 8. Determinism; jit, vmap, padding
 
 
-@rows_of_each(ONE_KERNEL, {*map(str, NORMALIZERS), "additive", "bias", "segments"})
+@each_implementation
+@pytest.mark.parametrize(
+    ("slot", "member"),
+    [(s, m) for s, m in ROWS if s == "normalizer" or m.name in {"additive", "bias", "segments"}],
+    ids=str,
+)
 def test_jit_is_eager_and_traced_slots_raise_no_alarm(how, slot, member):
+    """The other members meet their oracles above as they are called, and below under jit."""
     arguments, slots = inputs(), {slot: member.slot()}
     eager, jitted = how.attention(*arguments, **slots), outputs(how, arguments, slots)
     assert_close(jitted, eager)
@@ -896,12 +891,13 @@ def test_an_allowed_infinite_score_shows_in_its_row(how, normalizer):
     """As of 1e20 · 1e20 in float32: NaN, where masked deleted, and its logsumexp is inf."""
     query, key, value = inputs(dtype="float32")
     query, key = query.at[2].set(1e20), key.at[4].set(1e20)
-    for mask in (None, Dense(jnp.arange(7)[None] + jnp.zeros((5, 1)) != 4)):
+    for allowed in (np.ones((Q, K), bool), np.tile(np.arange(K) != 4, (Q, 1))):
+        mask = Dense(allowed)
         slots = {"score": Dot(), "mask": mask, "normalizer": normalizer.slot(dtype=jnp.float32)}
         got = np.asarray(how.attention(query, key, value, **slots))
-        shows = mask is None and "sigmoid" not in normalizer.name
+        shows = allowed.all() and "sigmoid" not in normalizer.name
         np.testing.assert_array_equal(np.isnan(got).all(axis=1), (np.arange(5) == 2) & shows)
         assert np.isfinite(np.delete(got, 2, axis=0)).all()
-        if "softmax" in normalizer.name:
+        if normalizer.name == "softmax":
             _, lse = how.attention_and_logsumexp(query, key, value, **slots)
             np.testing.assert_array_equal(lse == np.inf, (np.arange(5) == 2) & shows)

@@ -286,13 +286,12 @@ def test_each_invariant_has_its_broken_function():
 @pytest.mark.parametrize("fn", [softmax, attn_jax.softmax], ids=["numpy", "jax"])
 def test_right_normalizer_passes(fn):
     skip = {"dtype"} if fn is softmax else {"jit-equals-eager"}
-    check_normalizer(
-        fn, skip=skip, output_dtype="accumulation", reference=oracle(oracles.Softmax())
-    )
+    reference = oracle(oracles.Softmax())
+    check_normalizer(fn, skip=skip, output_dtype="accumulation", reference=reference, examples=10)
 
 
 def test_right_attention_passes():
-    check_attention(attention, reference=attention)
+    check_attention(attention, reference=attention, examples=10)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,7 @@ FUNCTIONS = {
     "attention, sigmoid": attend(normalizer=Sigmoid(0.1), mask=Causal()),
     "attention, entmax": attend(normalizer=Entmax(1.5)),
     "attention, dropout": attend(dropout=Dropout(0.3, jax.random.key(0))),
-    "streaming": attend("streaming", mask=Causal()),
-    "streaming, a kernel": attend("streaming", score=Kernel(bandwidth=0.7)),
+    "streaming": attend("streaming", score=Kernel(bandwidth=0.7), mask=Causal()),
     "streaming, entmax": attend("streaming", normalizer=Entmax(1.5), mask=Causal()),
     "weights": lambda x: attn_jax.attention_weights(x, x, mask=Causal(-1)),
     "logsumexp": lambda x: attn_jax.attention_and_logsumexp(x, x, x)[1],
@@ -63,7 +62,8 @@ MODULES = {"self-attention", "a smoother"}
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
-@each_function
+# streamed entmax in a loop has test_streaming_surroundings.py
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "streaming, entmax"])
 def test_loops_and_batches_change_no_derivative(name):
     """Of first order, and of second inside scan and checkpoint: as outside."""
     function = FUNCTIONS[name]
@@ -76,8 +76,11 @@ def test_loops_and_batches_change_no_derivative(name):
         return jax.lax.scan(remat, 0.0, jnp.stack([x, x]))[0] / 2
 
     def derivatives(loss):
-        gradient = jax.grad(loss)
-        return lambda x: (gradient(x), jax.grad(lambda x: jnp.vdot(gradient(x), V))(x))
+        def along(x):
+            gradient = jax.grad(loss)(x)
+            return jnp.vdot(gradient, V), gradient
+
+        return jax.grad(along, has_aux=True)
 
     @jax.jit
     def all_ways(x):
@@ -87,7 +90,7 @@ def test_loops_and_batches_change_no_derivative(name):
     expected, in_loop, in_batch = all_ways(X)
     assert all(np.abs(each).max() > 1e-4 for each in expected)
     assert_trees_close(in_loop, expected, tolerance=1e-9)
-    assert_close(in_batch, expected[0], tolerance=1e-9)
+    assert_close(in_batch, expected[1], tolerance=1e-9)
 
 
 @each_function

@@ -9,6 +9,7 @@ from flax import nnx
 from attn_jax.dropout import drop_units
 from attn_jax.nn import GRU, LSTM, ConvolutionalEncoder, RecurrentEncoder
 from tests.nn import loops
+from tests.nn.compiled import compiled
 from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
 
 LENGTHS = np.array([5, 2, 0, 3])
@@ -27,7 +28,7 @@ def randomized(module):
 @pytest.mark.parametrize("layer", [GRU, LSTM])
 def test_layer_is_the_loop(layer, reverse):
     module = randomized(layer(3, 7, rngs=nnx.Rngs(0)))
-    outputs, final = module(INPUTS, LENGTHS, reverse=reverse)
+    outputs, final = jax.jit(lambda *rows: module(*rows, reverse=reverse))(INPUTS, LENGTHS)
     for example, (inputs, length) in enumerate(zip(INPUTS, LENGTHS, strict=True)):
         shown, state = loops.layer(module, inputs[:length], reverse=reverse)
         assert_close(outputs[example, :length], shown)
@@ -47,7 +48,7 @@ ENCODERS = {
 @pytest.mark.parametrize("options", ENCODERS.values(), ids=ENCODERS)
 def test_encoder_is_the_loop(options):
     encoder = randomized(RecurrentEncoder(3, 7, rngs=nnx.Rngs(0), **options))
-    encoded = encoder(INPUTS, LENGTHS)
+    encoded = compiled(encoder)(INPUTS, LENGTHS)
     assert encoded.memory.shape[-1] == encoder.memory_features
     for example, (inputs, length) in enumerate(zip(INPUTS, LENGTHS, strict=True)):
         memory, summary = loops.encoder(encoder, inputs[:length])
@@ -69,7 +70,7 @@ EVERY_ENCODER = {
 @pytest.mark.parametrize("build", EVERY_ENCODER.values(), ids=EVERY_ENCODER)
 def test_what_shares_the_batch_and_the_padding_change_nothing(build):
     """Padding holds anything, NaN too."""
-    encoder = build()
+    encoder = compiled(build())
     encoded = encoder(INPUTS, LENGTHS)
     garbage = np.where(np.arange(5)[None, :, None] < LENGTHS[:, None, None], INPUTS, np.nan)
     longer = np.concatenate([garbage, np.full((4, 2, 3), -7.0)], axis=1)
@@ -97,7 +98,7 @@ def test_padding_gets_no_gradient(build):
         results = nnx.merge(graphdef, state)(inputs, LENGTHS)
         return sum((each**3).sum() for each in jax.tree.leaves(results))
 
-    slopes = jax.grad(loss, (0, 1))
+    slopes = jax.jit(jax.grad(loss, (0, 1)))
     parameters, gradient = slopes(state, INPUTS)
     for example, length in enumerate(LENGTHS):
         assert_exactly_zero(gradient[example, length:])

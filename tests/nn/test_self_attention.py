@@ -9,6 +9,7 @@ from flax import nnx
 from attn_jax import Cosine, Entmax, Sigmoid, SoftCap, Softmax, cudnn, masks, regression
 from attn_jax.nn import Cache, MultiHeadAttention, projected
 from attn_jax.position_encodings import alibi_slopes, apply_rotary, sinusoids
+from tests.nn.compiled import compiled
 from tests.nn.test_recurrent import randomized
 from tests.tolerance import TOLERANCE, assert_close
 
@@ -69,7 +70,7 @@ def test_defaults_are_flax(ours, theirs, masked):
     mask[..., 0] = True  # Flax gives an empty row the mean of all values
     mask = jnp.asarray(mask) if masked else None
     arguments = [jnp.asarray(X)] + ([] if memory is None else [jnp.asarray(memory)])
-    expected, got = other(*arguments, mask=mask), mine(*arguments, mask=mask)
+    expected, got = (compiled(each)(*arguments, mask=mask) for each in (other, mine))
     assert got.dtype == expected.dtype
     assert_close(got, expected, tolerance=HALF if "dtype" in ours else FLAX)
 
@@ -227,13 +228,12 @@ def test_cached_is_the_full_causal_forward(options):
     """A prompt, then one token, then two; the cache has room to spare, and its rest is not read."""
     own = options.get("mask")
     module = layer(**options | {"mask": masks.Causal() if own is None else masks.Causal() & own})
-    expected = module(X)
-    cache, got = module.cache(B, T + 3), []
+    extend, cache, got = compiled(module, "extend"), module.cache(B, T + 3), []
     cache = cache._replace(key=cache.key + 7, value=cache.value - 9)
     for part in (X[:, :2], X[:, 2:3], X[:, 3:]):
-        output, cache = module.extend(part, cache)
+        output, cache = extend(part, cache)
         got.append(output)
-    assert_close(jnp.concatenate(got, axis=1), expected)
+    assert_close(jnp.concatenate(got, axis=1), compiled(module)(X))
     assert cache.used.tolist() == [T] * B
 
 

@@ -49,8 +49,19 @@ MODELS = {
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_decoder_is_the_loop_and_a_step_is_one_time_of_it(options):
     seq2seq = model(**options)
-    logits = seq2seq(SOURCE, LENGTH, TOKENS)
-    alignment = seq2seq.decoder.weights(TOKENS, seq2seq.encode(SOURCE, LENGTH))
+    graphdef, state = nnx.split(seq2seq)
+
+    @jax.jit
+    def all_at_once_and_step_by_step(state, source, length, tokens):
+        merged = nnx.merge(graphdef, state)
+        alignment = merged.decoder.weights(tokens, merged.encode(source, length))
+        (step, now), steps = merged.begin(source, length), []
+        for t in range(2):
+            logits, now, weights = step(tokens[:, t], now)
+            steps.append((logits, weights))
+        return merged(source, length, tokens), alignment, steps
+
+    logits, alignment, steps = all_at_once_and_step_by_step(state, SOURCE, LENGTH, TOKENS)
     for i, length in enumerate(LENGTH):
         embedded = loops.value(seq2seq.embedding)[SOURCE[i, :length]]
         memory, summary = loops.encoder(seq2seq.encoder, embedded)
@@ -59,9 +70,7 @@ def test_decoder_is_the_loop_and_a_step_is_one_time_of_it(options):
         if weights is not None:
             assert_close(alignment[i, :, :length], weights)
             assert_exactly_zero(alignment[i, :, length:])
-    step, state = seq2seq.begin(SOURCE, LENGTH)
-    for t in range(2):
-        stepped, state, weights = step(TOKENS[:, t], state)
+    for t, (stepped, weights) in enumerate(steps):
         assert_close(stepped, logits[:, t])
         if alignment is None:
             assert weights is None
@@ -158,9 +167,8 @@ def test_no_real_token_no_loss_no_gradient():
     seq2seq = model()
     graphdef, state = nnx.split(seq2seq)
     empty = {**BATCH, "target_length": np.zeros(3, int)}
-    loss, gradient = jax.value_and_grad(
-        lambda state: nnx.merge(graphdef, state).loss(empty, start=2)[0]
-    )(state)
+    total = jax.value_and_grad(lambda state: nnx.merge(graphdef, state).loss(empty, start=2)[0])
+    loss, gradient = jax.jit(total)(state)
     assert loss == 0
     assert_exactly_zero(gradient)
 
@@ -199,18 +207,25 @@ def test_an_empty_batch_has_an_empty_result(attention):
 def test_beam_search_is_what_teacher_forcing_says(order):
     """Each hypothesis' log-probability and alignment, computed again from its tokens."""
     seq2seq = model(order=order, layers=2)
-    step, state = seq2seq.begin(SOURCE, LENGTH)
+    step, begun = seq2seq.begin(SOURCE, LENGTH)
+    graphdef, state = nnx.split(seq2seq)
+
+    @jax.jit
+    def again(state, before):
+        merged = nnx.merge(graphdef, state)
+        weights = merged.decoder.weights(before, merged.encode(SOURCE, LENGTH))
+        return merged(SOURCE, LENGTH, before), weights
+
     how = {"start": 2, "end": 3, "max_length": 6, "beam_size": 3, "n_best": 3}
-    found = jax.jit(lambda state: decoding.beam_search(step, state, **how))(state)
+    found = jax.jit(lambda state: decoding.beam_search(step, state, **how))(begun)
     for n in range(3):
         tokens, lengths = np.asarray(found.tokens[:, n]), np.asarray(found.lengths[:, n])
         before = np.concatenate([np.full((3, 1), 2), tokens[:, :-1]], axis=1)
-        logits = np.asarray(seq2seq(SOURCE, LENGTH, before))
+        logits, weights = map(np.asarray, again(state, before))
         log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         real = np.arange(6)[None] < lengths[:, None]
         chosen = np.take_along_axis(log_p, tokens[:, :, None], axis=2)[:, :, 0]
         assert_close(found.log_probabilities[:, n], np.where(real, chosen, 0).sum(1))
-        weights = seq2seq.decoder.weights(before, seq2seq.encode(SOURCE, LENGTH))
         assert_close(found.weights[:, n], np.where(real[:, :, None], weights, 0))
 
 
