@@ -13,8 +13,17 @@ from experiments import cli
 from experiments.benchmark.models import flax_language_model, training_step
 from experiments.benchmark.models import language_model as speed
 from experiments.harness.runs import Output
-from experiments.language_model import data, evaluate, figures, report, train
-from experiments.language_model.options import Architecture, Compare, FitOptions, Transformer
+from experiments.language_model import (
+    Architecture,
+    Compare,
+    FitOptions,
+    Transformer,
+    data,
+    evaluate,
+    figures,
+    report,
+    train,
+)
 
 FIGURES = {"attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
 

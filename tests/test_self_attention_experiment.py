@@ -52,8 +52,8 @@ def test_by_hand_is_the_definition():
     """Against loops over every query, key and feature."""
     rng = np.random.default_rng(7)
     x, memory = rng.normal(size=(3, 5)), rng.normal(size=(2, 5))
-    maps = steps.Projections(*rng.normal(size=(3, 5, steps.HEAD)))
-    query, key, value = x @ maps.query, memory @ maps.key, memory @ maps.value
+    maps = tuple(rng.normal(size=(3, 5, steps.HEAD)))
+    query, key, value = (rows @ each for rows, each in zip((x, memory, memory), maps, strict=True))
     found = steps.by_hand(x, memory, maps)
     for i in range(3):
         scores = [sum(query[i, d] * key[j, d] for d in range(64)) for j in range(2)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_jax.text import Vocabulary, read_lines
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.language_model.options import TextOptions
+from experiments.language_model import TextOptions
 
 TRAINED_ON = 0.9  # the first part of a text, where no held-out text is named
 PIECES = 2000

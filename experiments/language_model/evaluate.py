@@ -8,13 +8,15 @@ from attn_jax.training import load
 from experiments.data import vocabularies
 from experiments.harness.errors import UserError, as_user_errors
 from experiments.harness.runs import Output, Run, compile_quickly, read_config, to_json, write
-from experiments.language_model import data, figures, report
-from experiments.language_model.options import (
+from experiments.language_model import (
     Evaluate,
     FitOptions,
     TextOptions,
     Train,
     Transformer,
+    data,
+    figures,
+    report,
 )
 from experiments.language_model.train import EVALUATION, NAME, TRAINING, VOCABULARY, build
 

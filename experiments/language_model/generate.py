@@ -15,9 +15,8 @@ from attn_jax.nn import LanguageModel
 from attn_jax.text import END, PAD, START, UNKNOWN
 from experiments.harness.errors import UserError
 from experiments.harness.runs import compile_quickly
-from experiments.language_model import data
+from experiments.language_model import Generate, data
 from experiments.language_model.evaluate import restored
-from experiments.language_model.options import Generate
 
 SPECIAL = (PAD, UNKNOWN, START, END)  # never generated
 

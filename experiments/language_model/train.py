@@ -16,8 +16,15 @@ from attn_jax.training import Batches
 from experiments.harness.errors import UserError
 from experiments.harness.runs import compile_quickly, start
 from experiments.harness.training import fit, warmup_cosine
-from experiments.language_model import data, figures, report
-from experiments.language_model.options import Compare, FitOptions, Train, Transformer
+from experiments.language_model import (
+    Compare,
+    FitOptions,
+    Train,
+    Transformer,
+    data,
+    figures,
+    report,
+)
 
 NAME = "language-model"
 TRAINING, VOCABULARY, EVALUATION = "training", "vocabulary.json", "evaluation.json"

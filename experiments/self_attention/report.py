@@ -20,20 +20,20 @@ def take_steps(options: SelfAttention, output: Run) -> dict[str, Any]:
     maps = steps.projections(layer)[0]
     taken, hand = (take(x, x, maps) for take in (steps.by_library, steps.by_hand))
     crossed, crossed_hand = (take(x, memory, maps) for take in (steps.by_library, steps.by_hand))
-    heads, heads_hand = steps.heads_by_library(x, layer), steps.heads_by_hand(x, layer)
+    heads, joined = steps.heads_by_library(x, layer)
+    heads_hand, joined_hand = steps.heads_by_hand(x, layer)
     print("Embeddings and projections are random: nothing is trained here.")
     for name, (title, line) in steps.STEPS.items():
         print(f"\n{title}\n   by hand: {line}")
         print_beside(words, getattr(taken, name), getattr(hand, name))
     print("\nEight heads, each with steps of its own; joined and projected back to 512 numbers")
-    print_beside(words, heads.output, heads_hand.output)
+    print_beside(words, joined, joined_hand)
     print(f'\nCross-attention, queries from "{options.sentence}", keys from "{options.other}"')
     print_beside(words, crossed.weights, crossed_hand.weights)
-    for name, figure in figures.of_steps(words, others, taken, heads.weights, crossed):
+    for name, figure in figures.of_steps(words, others, taken, heads, crossed):
         output.write_figure(name, figure)
     pairs = {name: (getattr(taken, name), getattr(hand, name)) for name in steps.STEPS}
-    pairs["heads"] = heads.weights, heads_hand.weights
-    pairs["joined"] = heads.output, heads_hand.output
+    pairs["heads"], pairs["joined"] = (heads, heads_hand), (joined, joined_hand)
     pairs["cross"] = crossed.output, crossed_hand.output
     return {
         "largest_difference": {name: difference(*pair) for name, pair in pairs.items()},

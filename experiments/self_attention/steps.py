@@ -35,12 +35,7 @@ STEPS = {  # name → what it is, and its line of NumPy
 }
 
 
-class Projections(NamedTuple):
-    """What maps embeddings to queries, keys and values, [512, 64] each."""
-
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
+Projections = tuple[np.ndarray, np.ndarray, np.ndarray]  # to query, key and value, [512, 64] each
 
 
 class Steps(NamedTuple):
@@ -56,13 +51,6 @@ class Steps(NamedTuple):
     output: np.ndarray  # [t, 64]
 
 
-class Heads(NamedTuple):
-    """All heads' weights, and their outputs joined and projected."""
-
-    weights: np.ndarray  # [8, t, t]
-    output: np.ndarray  # [t, 512]
-
-
 def embed(tokens: Sequence[str], seed: int) -> np.ndarray:
     """Return a vector [512] of variance 1 for each token, the same wherever the token stands."""
     rngs = [np.random.default_rng([seed, zlib.crc32(token.encode())]) for token in tokens]
@@ -76,9 +64,11 @@ def layer_of(seed: int) -> MultiHeadAttention:
 
 def projections(layer: MultiHeadAttention) -> list[Projections]:
     """Return the projections of each head."""
-    kernels = [np.asarray(each.kernel[...]) for each in (layer.query, layer.key, layer.value)]
-    starts = range(0, EMBEDDING, HEAD)
-    return [Projections(*(each[:, i : i + HEAD] for each in kernels)) for i in starts]
+    of_heads = (
+        np.split(np.asarray(each.kernel[...]), HEADS, axis=1)
+        for each in (layer.query, layer.key, layer.value)
+    )
+    return list(zip(*of_heads, strict=True))
 
 
 def by_library(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
@@ -98,9 +88,10 @@ def by_library(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
 def by_hand(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
     """Take the steps by one line of NumPy each, in float64."""
     x, memory = x.astype(np.float64), memory.astype(np.float64)
-    query = x @ maps.query
-    key = memory @ maps.key
-    value = memory @ maps.value
+    query_map, key_map, value_map = maps
+    query = x @ query_map
+    key = memory @ key_map
+    value = memory @ value_map
     scores = query @ key.T
     scaled = scores / np.sqrt(HEAD)
     weights = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
@@ -108,14 +99,13 @@ def by_hand(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
     return Steps(x, query, key, value, scores, scaled, weights, output)
 
 
-def heads_by_library(x: np.ndarray, layer: MultiHeadAttention) -> Heads:
-    """Return what the layer itself computes."""
-    return Heads(np.asarray(layer.weights(x[None])[0]), np.asarray(layer(x[None])[0]))
+def heads_by_library(x: np.ndarray, layer: MultiHeadAttention) -> tuple[np.ndarray, np.ndarray]:
+    """Return a layer's weights [8, t, t] and its output [t, 512]."""
+    return np.asarray(layer.weights(x[None])[0]), np.asarray(layer(x[None])[0])
 
 
-def heads_by_hand(x: np.ndarray, layer: MultiHeadAttention) -> Heads:
-    """Take the steps of each head, and project what they give together, by NumPy."""
+def heads_by_hand(x: np.ndarray, layer: MultiHeadAttention) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same by NumPy: the steps of each head, joined and projected."""
     steps = [by_hand(x, x, maps) for maps in projections(layer)]
     joined = np.concatenate([each.output for each in steps], axis=1)
-    output = joined @ np.asarray(layer.out.kernel[...])
-    return Heads(np.stack([each.weights for each in steps]), output)
+    return np.stack([each.weights for each in steps]), joined @ np.asarray(layer.out.kernel[...])

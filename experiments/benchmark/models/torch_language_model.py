@@ -4,6 +4,7 @@ For `language-model speed`: `nn.TransformerEncoder` with a causal mask, norms fi
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,6 @@ from attn_jax.nn import LanguageModel
 from experiments.benchmark.models.flax_language_model import EPSILON
 
 
-def gelu(units: torch.Tensor) -> torch.Tensor:
-    """The approximation that JAX computes by default."""
-    return functional.gelu(units, approximate="tanh")
-
-
 class TorchLanguageModel(nn.Module):
     """A decoder-only Transformer, as PyTorch users write it."""
 
@@ -28,16 +24,9 @@ class TorchLanguageModel(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, features)
         self.positions = nn.Embedding(longest, features)
-        layer = nn.TransformerEncoderLayer(
-            features,
-            heads,
-            4 * features,
-            dropout=0.0,
-            activation=gelu,
-            layer_norm_eps=EPSILON,
-            batch_first=True,
-            norm_first=True,
-        )
+        how = {"dropout": 0.0, "layer_norm_eps": EPSILON, "batch_first": True, "norm_first": True}
+        how["activation"] = partial(functional.gelu, approximate="tanh")  # JAX's default
+        layer = nn.TransformerEncoderLayer(features, heads, 4 * features, **how)
         norm = nn.LayerNorm(features, EPSILON)
         self.stack = nn.TransformerEncoder(layer, layers, norm, enable_nested_tensor=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
