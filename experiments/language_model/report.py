@@ -118,8 +118,8 @@ def _rows(graphdef: Any, state: Any, tokens: jax.Array) -> tuple[jax.Array, jax.
     def of_weights(weights):
         return (weights == 0).sum(axis=-1), entropies(weights)
 
-    def of_block(block, inputs, memory):
-        return block.attention.reduced(of_weights, inputs.own)
+    def of_block(block, queries, memory):
+        return block.attention.reduced(of_weights, queries.own)
 
     return model.stack.inspect(of_block, model.embedding(tokens))[1]
 
@@ -132,7 +132,7 @@ def entropies(weights: Any) -> jax.Array:
 def attention_maps(model: LanguageModel, tokens: np.ndarray) -> jax.Array:
     """Return each layer's and head's weights [layers, b, heads, t, t] on short passages."""
 
-    def weights(block, inputs, memory):
-        return block.attention.weights(inputs.own)
+    def weights(block, queries, memory):
+        return block.attention.weights(queries.own)
 
     return model.stack.inspect(weights, model.embedding(tokens))[1]
