@@ -72,7 +72,7 @@ def sequences(count: int, distance: int, seed: int) -> np.ndarray:
     """Return [count, distance + 1] tokens: one to keep, others, the "?".
 
     >>> kept, other, last = sequences(1, 2, seed=0)[0]
-    >>> kept < KEPT <= other < last == QUESTION
+    >>> bool(kept < KEPT <= other < last == QUESTION)
     True
     """
     rng = np.random.default_rng([seed, distance])
