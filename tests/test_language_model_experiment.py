@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 
 from attn_jax import regression, text
-from experiments import cli, language_model
-from experiments.data import long_text as texts
-from experiments.language_model import report as measures
-from experiments.language_model import train as lm
+from experiments import cli
+from experiments.benchmark.models import flax_language_model, training_step
+from experiments.benchmark.models import language_model as speed
+from experiments.harness.runs import Output
+from experiments.language_model import (
+    Architecture,
+    Compare,
+    FitOptions,
+    Transformer,
+    data,
+    evaluate,
+    figures,
+    report,
+    train,
+)
 
 FIGURES = {"attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
 
@@ -22,12 +33,13 @@ def main(directory, *options):
 
 
 CODE = "class A:\n    def f(self, x):\n        return x\n\n\ty = 'a  b'\n"
+TRAINED = ("train", "--smoke", "--sentence", "for x in y:", "--window", 3)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
-    assert main(directory, "train", "--smoke", "--sentence", "for x in y:") == 0
+    assert main(directory, *TRAINED) == 0
     return directory
 
 
@@ -40,7 +52,7 @@ def pieces(tmp_path_factory):
         (directory / name).write_text(written)
     named = [part for name in files for part in (f"--{name}", directory / name)]
     options = ("--tokens", "bpe", "--vocabulary", 40, "--positions", "learned")
-    assert main(directory, "train", "--smoke", *named, *options) == 0
+    assert main(directory, *TRAINED[:4], *named, *options) == 0
     return directory
 
 
@@ -60,24 +72,22 @@ def test_training_writes_what_it_promises(trained):
     (row,) = rows_of(trained)
     assert 3 < row["bits_per_character"] < 8
     assert np.shape(row["entropy"]) == (2, 2)
+    assert row["zero_weights"] == 0  # of those that the window leaves
     assert figures_of(trained) >= FIGURES
 
 
-def test_another_text_is_not_resumed(tmp_path, capsys):
+def test_another_text_or_vocabulary_is_refused(trained, tmp_path, capsys, monkeypatch):
     """A model of other characters, as many of them, would be read with this alphabet."""
-    file = tmp_path / "text"
-    file.write_text("abba cab\n" * 40)
-    options = ("train", "--smoke", "--text", file, "--steps", 2)
-    assert main(tmp_path, *options) == 0
-    before = rows_of(tmp_path)
-    file.write_text("xyyx zxy\n" * 40)
-    assert main(tmp_path, *options, "--resume") == 2
-    assert "Changed: vocabulary, held-out text." in capsys.readouterr().err
-    assert rows_of(tmp_path) == before
-    vocabulary = tmp_path / "language-model" / "default" / "vocabulary.json"
-    vocabulary.write_text(vocabulary.read_text().replace('"a"', '"q"'))
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    vocabulary = run_of(tmp_path) / "vocabulary.json"
+    vocabulary.write_text(vocabulary.read_text().replace('"a"', '"€"'))
     assert main(tmp_path, "evaluate", "--smoke") == 2
     assert "vocabulary.json" in capsys.readouterr().err
+    before, real = rows_of(tmp_path), data.python_topics()
+    monkeypatch.setattr(data, "python_topics", lambda: real.replace("a", "€"))
+    assert main(tmp_path, *TRAINED, "--resume") == 2
+    assert "Changed: vocabulary, held-out text." in capsys.readouterr().err
+    assert rows_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -90,7 +100,7 @@ def test_another_text_is_not_resumed(tmp_path, capsys):
 )
 def test_a_damaged_config_is_named(trained, tmp_path, capsys, change, message):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    config = tmp_path / "language-model" / "default" / "config.json"
+    config = run_of(tmp_path) / "config.json"
     config.write_text(change(config.read_text()))
     assert main(tmp_path, "generate") == 2
     assert message in capsys.readouterr().err
@@ -100,7 +110,7 @@ def test_a_damaged_config_is_named(trained, tmp_path, capsys, change, message):
 def test_evaluation_repeats_the_numbers_and_leaves_the_runs(run, request):
     directory = request.getfixturevalue(run)
     before, drawn = rows_of(directory), figures_of(directory)
-    assert main(directory, "evaluate", "--smoke") == 0
+    assert main(directory, "evaluate", *TRAINED[1:4]) == 0
     (row,), (expected,) = rows_of(directory, "evaluation.json"), before
     assert {name: row[name] for name in expected} == expected
     assert rows_of(directory) == before
@@ -109,16 +119,16 @@ def test_evaluation_repeats_the_numbers_and_leaves_the_runs(run, request):
 
 
 @pytest.mark.parametrize(("run", "flag"), [("trained", "--text"), ("pieces", "--dev")])
-def test_a_named_text_is_evaluated_whole(run, flag, request, tmp_path):
+def test_a_named_text_is_evaluated_whole(run, flag, request, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "of_sentence", lambda *_: ())
     directory = request.getfixturevalue(run)
     written = CODE + "for i in a:\n  b\n" * 30
     (tmp_path / "other").write_text(written)
     assert main(directory, "evaluate", "--smoke", flag, tmp_path / "other") == 0
     (row,) = rows_of(directory, "evaluation.json")
-    options = language_model.LanguageModel(output=language_model.Output(output_dir=directory))
-    model, vocabulary, *_ = language_model.restored(options)
-    nats = nats_of(model, texts.encode(vocabulary, written), 32)
-    first = len(vocabulary.decode(texts.encode(vocabulary, written)[:1]))
+    model, vocabulary, *_ = evaluate.restored(Output(output_dir=directory))
+    nats = nats_of(model, data.encode(vocabulary, written), 32)
+    first = len(vocabulary.decode(data.encode(vocabulary, written)[:1]))
     got = row["bits_per_character"]
     np.testing.assert_allclose(got, nats / math.log(2) / (len(written) - first), rtol=1e-5)
 
@@ -135,15 +145,13 @@ def test_generation_goes_on_from_the_prompt(trained, capsys):
 
 
 def test_greedy_generation_is_the_full_forward(trained, capsys):
-    """Each token from the cache is the most probable one of a forward pass over all before it."""
-    options = language_model.LanguageModel(output=language_model.Output(output_dir=trained))
-    model, vocabulary, *_ = language_model.restored(options)
+    """Each token from the cache is the most probable one of a forward pass over all."""
+    model, vocabulary, *_ = evaluate.restored(Output(output_dir=trained))
     assert main(trained, "generate", "--smoke", "--count", 5, "--temperature", 0) == 0
     got = vocabulary.encode(capsys.readouterr().out.removesuffix("\n"))
-    for place in range(len(got) - 5, len(got)):
-        logits = np.array(model(np.array([got[:place]]))[0, -1])
-        logits[: text.END + 1] = -np.inf
-        assert logits.argmax() == got[place]
+    logits = np.array(model(np.array([got[:-1]]))[0, -5:])
+    logits[:, : text.END + 1] = -np.inf
+    assert logits.argmax(axis=-1).tolist() == got[-5:]
 
 
 def test_learned_positions_end(pieces, capsys):
@@ -160,31 +168,29 @@ def test_learned_positions_end(pieces, capsys):
     assert main(pieces, *options, "--count", most + 1) == 2
 
 
-SEVERAL = {
-    "entmax 1.5, alibi": ("entmax15", "alibi", None),
-    "softmax, window 3": ("softmax", "rotary", 3),
+COMPARED = {
+    "entmax 1.5, alibi": {"normalizer": "entmax15", "positions": "alibi"},
+    "softmax, window 3": {"window": 3},
 }
 
 
-def test_comparison_and_what_is_left_of_it_after_ctrl_c(tmp_path, capsys, monkeypatch):
+def test_an_interrupted_comparison_goes_on(trained, tmp_path, capsys, monkeypatch):
     """Each row is what its name says; a resumed one has the bits."""
-    monkeypatch.setattr(language_model, "COMPARED", SEVERAL)
-    monkeypatch.setattr(language_model, "report", lambda *_: None)
-    options = ("train", "--smoke", "--compare")
-    assert main(tmp_path, *options) == 0
-    whole = rows_of(tmp_path)
-    assert "bits per" in capsys.readouterr().out
-    entmax, softmax = whole
-    assert [row["model"] for row in whole] == list(SEVERAL)
-    assert entmax["zero_weights"] > 0
-    assert softmax["zero_weights"] == 0  # of those that it sees
-    chosen = language_model.models_of(language_model.LanguageModel(compare=True))
-    assert [(m.normalizer, m.positions, m.window) for m in chosen.values()] == [*SEVERAL.values()]
+    monkeypatch.setattr(train, "COMPARED", COMPARED)
+    monkeypatch.setattr(figures, "of_sentence", lambda *_: ())
+    models = train.models_of(Compare(model=Architecture(layers=3))).values()
+    chosen = [(m.normalizer, m.positions, m.window, m.layers) for m in models]
+    assert chosen == [("entmax15", "alibi", None, 3), ("softmax", "rotary", 3, 3)]
     interrupt(monkeypatch, after=3)  # in the second model
+    options = ("compare", "--smoke")
     assert main(tmp_path, *options) == 130
-    assert len(rows_of(tmp_path)) == 1
+    (entmax,) = rows_of(tmp_path)
+    assert entmax["zero_weights"] > 0
     assert main(tmp_path, *options, "--resume") == 0
-    assert rows_of(tmp_path) == whole
+    assert "bits per" in capsys.readouterr().out
+    softmax = rows_of(trained)[0] | {"model": "softmax, window 3"}
+    assert rows_of(tmp_path) == [entmax | {"model": "entmax 1.5, alibi"}, softmax]
+    assert figures_of(tmp_path) == {"learning_curve"}
     assert main(tmp_path, "evaluate", "--smoke") == 2
     assert "holds a comparison" in capsys.readouterr().err
 
@@ -193,22 +199,13 @@ def interrupt(monkeypatch, *, after):
     """Ctrl-C at an evaluation, once."""
     evaluations = []
 
-    def once(self, model, real=measures.Passages.evaluate):
+    def once(self, model, real=report.Passages.evaluate):
         evaluations.append(1)
         if len(evaluations) == after + 1:
             raise KeyboardInterrupt
         return real(self, model)
 
-    monkeypatch.setattr(measures.Passages, "evaluate", once)
-
-
-def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
-    options = ("train", "--smoke", "--sentence", "for x in y:")
-    monkeypatch.setattr(language_model, "report", lambda *_: None)
-    interrupt(monkeypatch, after=0)
-    assert main(tmp_path, *options) == 130
-    assert main(tmp_path, *options, "--resume") == 0
-    assert rows_of(tmp_path) == rows_of(trained)
+    monkeypatch.setattr(report.Passages, "evaluate", once)
 
 
 # Text
@@ -217,20 +214,20 @@ def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["character", "bpe"])
 def test_text_comes_back_line_by_line(kind):
     written = CODE + "  two\n\n" + CODE.replace("\n", "\n\t")
-    vocabulary = text.Vocabulary.train(texts.parts(written), kind=kind, size=60)
-    ids = texts.encode(vocabulary, written)
-    assert texts.decode(vocabulary, ids) == written
+    vocabulary = text.Vocabulary.train(data.lines_of(written), kind=kind, size=60)
+    ids = data.encode(vocabulary, written)
+    assert data.decode(vocabulary, ids) == written
     first = len(vocabulary.decode(ids[:1]))
-    assert texts.predicted_characters(vocabulary, written, ids) == len(written) - first
-    lines = [texts.encode(vocabulary, line) for line in written.splitlines(keepends=True)]
+    assert data.predicted_characters(vocabulary, written, ids) == len(written) - first
+    lines = [data.encode(vocabulary, line) for line in written.splitlines(keepends=True)]
     assert np.concatenate(lines).tolist() == ids.tolist()
 
 
 def test_characters_are_counted_as_they_are_encoded():
     written = "cafe\u0301 e\u0301"  # which becomes one sign each
     vocabulary = text.Vocabulary.train([written], kind="character")
-    ids = texts.encode(vocabulary, written)
-    assert texts.predicted_characters(vocabulary, written, ids) == len(ids) - 1 == 5
+    ids = data.encode(vocabulary, written)
+    assert data.predicted_characters(vocabulary, written, ids) == len(ids) - 1 == 5
 
 
 # Measures
@@ -250,9 +247,9 @@ def test_bits_per_character_count_each_token_once():
     """Pieces of two characters."""
     vocabulary = text.Vocabulary.train(["abab", "ba"], kind="character")
     tokens = np.array(vocabulary.encode("abbabaabbab"), np.int32)
-    options = lm.TransformerOptions(features=8, heads=2, layers=1)
-    model = lm.build(options, len(vocabulary), lm.FitOptions(context=4))
-    passages = measures.Passages(tokens, 20, 4, batch_size=2)
+    options = Transformer(features=8, heads=2, layers=1)
+    model = train.build(options, len(vocabulary), FitOptions(context=4))
+    passages = report.Passages(tokens, 20, 4, batch_size=2)
     nats, got = nats_of(model, tokens, 4), passages.evaluate(model)
     np.testing.assert_allclose(got["bits_per_character"], nats / math.log(2) / 20, rtol=1e-5)
     np.testing.assert_allclose(got["loss"], nats / 10, rtol=1e-5)
@@ -261,12 +258,12 @@ def test_bits_per_character_count_each_token_once():
 def test_sparsity_is_of_the_visible_weights_of_real_tokens():
     """The second passage has two tokens that are asked and three that fill it up."""
     options = {"features": 8, "heads": 2, "layers": 2, "window": 2, "normalizer": "sparsemax"}
-    model = lm.build(lm.TransformerOptions(**options), 9, lm.FitOptions(context=5))
+    model = train.build(Transformer(**options), 9, FitOptions(context=5))
     kernel = model.stack.blocks.attention.query.kernel
     kernel[...] = 9 * kernel[...]  # so that some weights are 0
-    passages = measures.Passages(np.array([4, 5, 6, 7, 8, 4, 5, 6], np.int32), 7, 5)
-    got = measures.sparsity(model, passages, 2)
-    maps = np.asarray(measures.attention_maps(model, passages.passages[:, :-1]))
+    passages = report.Passages(np.array([4, 5, 6, 7, 8, 4, 5, 6], np.int32), 7, 5)
+    got = report.sparsity(model, passages, 2)
+    maps = np.asarray(report.attention_maps(model, passages.passages[:, :-1]))
     rows = [(passage, i) for passage, count in ((0, 5), (1, 2)) for i in range(count)]
     zeros = [maps[:, p, :, i, max(i - 2, 0) : i + 1] == 0 for p, i in rows]
     share = sum(each.sum() for each in zeros) / sum(each.size for each in zeros)
@@ -282,10 +279,10 @@ def test_sparsity_is_of_the_visible_weights_of_real_tokens():
 
 
 def test_maps_are_the_layers_own():
-    fit = lm.FitOptions(context=5)
-    options = lm.TransformerOptions(features=8, heads=2, layers=2, window=1)
-    model = lm.build(options, 9, fit)
-    maps = np.asarray(measures.attention_maps(model, np.array([[4, 5, 6, 7]])))
+    fit = FitOptions(context=5)
+    options = Transformer(features=8, heads=2, layers=2, window=1)
+    model = train.build(options, 9, fit)
+    maps = np.asarray(report.attention_maps(model, np.array([[4, 5, 6, 7]])))
     assert maps.shape == (2, 1, 2, 4, 4)
     np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-5)
     band = np.tril(np.ones((4, 4))) * np.triu(np.ones((4, 4)), -1)
@@ -293,22 +290,31 @@ def test_maps_are_the_layers_own():
 
 
 def test_speed_is_that_of_equal_models(tmp_path, capsys):
-    """The twins of `flax.nnx` have the same losses and, after steps of training, still do."""
-    from experiments.benchmark.models import language_model as speed
-
+    """Flax's modules have the same losses and, after steps of training, still do."""
     assert main(tmp_path, "speed", "--smoke") == 0
-    written = capsys.readouterr().out
+    assert "ms a token" in capsys.readouterr().out
     metrics = json.loads(
         (tmp_path / "language-model-speed" / "default" / "metrics.json").read_text()
     )
-    assert metrics.keys() == speed.PARTS.keys()
-    assert "ms a token" in written
+    assert metrics.keys() == {"training", "context", "decoding", "compiling"}
     tokens = speed.tokens_of(speed.TINY, 2, 6)
     model = speed.built(speed.TINY, 2, 5)
-    ours, stock = (speed.step_of(each, tokens) for each in (model, speed.stock(model)))
-    losses = [(ours(), stock()) for _ in range(3)]
+    ours, flaxs = (
+        training_step.repeated(*speed.step_of(each), tokens)
+        for each in (model, flax_language_model.like(model))
+    )
+    losses = [(ours(), flaxs()) for _ in range(3)]
     np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-4)
     assert losses[2][0] < losses[0][0]
+
+
+def test_speed_beside_pytorch():
+    torch_language_model = pytest.importorskip("experiments.benchmark.models.torch_language_model")
+    tokens = speed.tokens_of(speed.TINY, 2, 6)
+    model = speed.built(speed.TINY, 2, 5)
+    torchs = torch_language_model.like(model)
+    step = torch_language_model.training(torchs, tokens, speed.RATE, speed.CLIP)
+    np.testing.assert_allclose(step(), model.loss(tokens)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -316,24 +322,27 @@ def test_speed_is_that_of_equal_models(tmp_path, capsys):
     [
         (("generate", "--name", "none"), "holds no run. Train a model of this --name first."),
         (("train", "--heads", 3), "--heads must divide --features, 128. Got 3."),
-        (("train", "--context", 0), "--context must be at least 1. Got 0."),
-        (("generate", "--temperature", -1), "--temperature must not be negative. Got -1.0."),
+        (("train", "--context", 0), "--context must be positive and finite. Got 0."),
+        (
+            ("generate", "--temperature", -1),
+            "--temperature must be at least 0 and finite. Got -1.0.",
+        ),
         (("train", "--text", "nowhere.txt"), "nowhere.txt"),
         (("generate", "--prompt", ""), "--prompt must hold a token at least."),
         (("train", "--features", 6, "--heads", 2), "--features / --heads must be even for rotary"),
-        (("train", "--vocabulary", 0), "--vocabulary must be more than 4, the special tokens."),
-        (("train", "--vocabulary", 3), "--vocabulary must be more than 4, the special tokens."),
-        (("generate", "--top-p", 2), "--top-p must be above 0 and at most 1. Got 2.0."),
-        (("generate", "--top-k", 0), "--top-k must be at least 1. Got 0."),
-        (("train", "--seed", -1), "--seed must not be negative. Got -1."),
+        (("train", "--vocabulary", 4), "--vocabulary must be at least 5. Got 4."),
+        (("generate", "--top-p", 2), "--top-p must be greater than 0 and at most 1. Got 2.0."),
+        (("generate", "--top-k", 0), "--top-k must be positive and finite. Got 0."),
+        (("train", "--seed", -1), "--seed must be at least 0 and finite. Got -1."),
         (("train", "--text", "{short}"), "must have more tokens than --context, 256. Got "),
         (("train", "--text", "{blank}", "--tokens", "bpe"), "makes no vocabulary"),
         (("train", "--text", "{short}", "--context", 2, "--dev", "{blank}"), "two tokens at least"),
         (("evaluate", "--text", "{short}", "--dev", "{short}"), "evaluate takes one text."),
         (("evaluate", "--text", "{blank}"), "must have two tokens at least. Got 1."),
-        (("--compare", "--positions", "none"), "--compare chooses --normalizer, --positions and"),
-        (("generate", "--compare"), "--compare is for train, not for generate."),
-        (("train", "--prompt", "a"), "--prompt is for generate, not for train."),
+        (("compare", "--positions", "none"), "--positions"),
+        (("generate", "--resume"), "--resume"),
+        (("train", "--prompt", "a"), "--prompt"),
+        (("train", "--sentence", ""), "--sentence must be at least one character."),
     ],
 )
 def test_mistakes_are_named(trained, tmp_path, capsys, options, message):

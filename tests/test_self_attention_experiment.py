@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments import cli, self_attention
-from experiments.self_attention import figures, recall, steps
+from experiments import cli
+from experiments.self_attention import figures, recall, report, steps
 from tests.test_plots import assert_readable
 
 WORDS = ["to", "be", "or", "not", "to", "be", "is"]
@@ -41,19 +41,19 @@ def layer():
 
 def test_each_step_is_the_one_by_hand(layer):
     x, memory = (steps.embed(each, SEED) for each in (WORDS, WORDS[:3]))
-    maps = steps.first_head(layer)
-    for asked in (x, memory):
-        taken, hand = (take(x, asked, maps) for take in (steps.by_library, steps.by_hand))
-        assert dict(steps.differences(taken, hand)).keys() == steps.TITLES.keys()
-        assert max(each for _, each in steps.differences(taken, hand)) < 1e-5
+    maps = steps.projections(layer)[0]
+    assert steps.Steps._fields == tuple(steps.STEPS)
+    for keys in (x, memory):
+        taken, hand = (take(x, keys, maps) for take in (steps.by_library, steps.by_hand))
+        assert max(map(report.difference, taken, hand)) < 1e-5
 
 
 def test_by_hand_is_the_definition():
     """Against loops over every query, key and feature."""
     rng = np.random.default_rng(7)
     x, memory = rng.normal(size=(3, 5)), rng.normal(size=(2, 5))
-    maps = steps.Projections(*rng.normal(size=(3, 5, steps.HEAD)))
-    query, key, value = x @ maps.query, memory @ maps.key, memory @ maps.value
+    maps = tuple(rng.normal(size=(3, 5, steps.HEAD)))
+    query, key, value = (rows @ each for rows, each in zip((x, memory, memory), maps, strict=True))
     found = steps.by_hand(x, memory, maps)
     for i in range(3):
         scores = [sum(query[i, d] * key[j, d] for d in range(64)) for j in range(2)]
@@ -67,8 +67,8 @@ def test_by_hand_is_the_definition():
 
 def test_the_steps_are_the_first_of_eight_heads(layer):
     x = steps.embed(WORDS, SEED)
-    weights, joined = self_attention.heads_of(layer, x)
-    taken = steps.by_library(x, x, steps.first_head(layer))
+    weights, joined = steps.heads_by_library(x, layer)
+    taken = steps.by_library(x, x, steps.projections(layer)[0])
     np.testing.assert_allclose(weights[0], taken.weights, atol=1e-5)
     by_hand = steps.heads_by_hand(x, layer)
     np.testing.assert_allclose(weights, by_hand[0], atol=1e-5)
@@ -89,7 +89,7 @@ LONG_WORDS = ["Donaudampfschifffahrt", "a", "incomprehensibilities", "is"]
 @pytest.mark.parametrize(("count", "others"), [(1, 5), (2, 32), (11, 5), (20, 1), (32, 32)])
 def test_pictures_of_any_sentence_are_readable(count, others):
     rng = np.random.default_rng(SEED)
-    words, asked = ((8 * LONG_WORDS)[:each] for each in (count, others))
+    words, keys = ((8 * LONG_WORDS)[:each] for each in (count, others))
 
     def random(memory):
         shapes = [(count, 512), (count, 64), (memory, 64), (memory, 64)]
@@ -97,7 +97,7 @@ def test_pictures_of_any_sentence_are_readable(count, others):
         return steps.Steps(*(rng.normal(size=shape) for shape in shapes))
 
     heads = rng.uniform(size=(steps.HEADS, count, count))
-    for _, figure in figures.of_steps(words, asked, random(count), heads, random(others)):
+    for _, figure in figures.of_steps(words, keys, random(count), heads, random(others)):
         assert_readable(figure)
 
 
@@ -116,15 +116,15 @@ def test_pictures_of_any_lengths_are_readable(lengths):
 # Recall
 
 
-def test_sequences_ask_for_the_first_token():
+def test_sequences_keep_the_first_token():
     tokens = recall.sequences(4001, 3, SEED)
     assert tokens.shape == (4001, 4)
-    assert (tokens[:, -1] == recall.ASK).all()
+    assert (tokens[:, -1] == recall.QUESTION).all()
     kept = (tokens[:, :1] == np.arange(recall.KEPT)).mean(axis=0)
     np.testing.assert_allclose(kept, 1 / recall.KEPT, atol=0.03)
     for first in range(recall.KEPT):  # those between do not give it away
         between = tokens[tokens[:, 0] == first, 1:-1].ravel()
-        shares = (between[:, None] == np.arange(recall.KEPT, recall.ASK)).mean(axis=0)
+        shares = (between[:, None] == np.arange(recall.KEPT, recall.QUESTION)).mean(axis=0)
         np.testing.assert_allclose(shares, 1 / recall.OTHERS, atol=0.06)
         np.testing.assert_allclose(shares.sum(), 1)
 
@@ -145,7 +145,7 @@ def test_gradient_sizes_come_from_jacobians(name):
     model = recall.Recall(name, 4, 2, rngs=nnx.Rngs(SEED))
     tokens = jnp.asarray(recall.sequences(7, 2, SEED))
     embedded = model.embedding(tokens)
-    jacobians = jax.vmap(jax.jacrev(lambda each: model.answer(each[None])[0]))(embedded)
+    jacobians = jax.vmap(jax.jacrev(lambda each: model.of_embedded(each[None])[0]))(embedded)
     u = jax.random.normal(jax.random.key(SEED), jacobians.shape[:2], embedded.dtype)
     products = np.einsum("bvtd,bv->btd", jacobians, u)
     sizes = np.sqrt((products**2).sum(axis=-1).mean(axis=0))
@@ -198,9 +198,12 @@ def test_an_interrupted_run_goes_on(measured, tmp_path, monkeypatch):
         trained.append((name, length))
         if len(trained) == 4:
             raise KeyboardInterrupt
-        return real(name, length, how)
+        if (name, length) == ("GRU", 5):
+            return real(name, length, how)
+        return recall.read_json(run_of(measured) / "training" / f"{name}-{length}.json".lower())
 
     monkeypatch.setattr(recall, "recalled", interrupted)
+    monkeypatch.setattr(report, "take_steps", lambda *_: None)
     assert main(tmp_path, *options) == 130
     assert main(tmp_path, *options, "--resume") == 0
     assert trained[3:] == [(name, 5) for name in (recall.MODELS[0], *recall.MODELS)]
@@ -214,20 +217,20 @@ def test_the_steps_alone(tmp_path, capsys):
     assert metrics_of(tmp_path)["steps"]["weights"] == [[1.0]]
     assert {path.stem for path in (run_of(tmp_path) / "figures").iterdir()} == STEP_FIGURES
     out = capsys.readouterr().out
-    assert all(title in out for title in steps.TITLES.values())
-    assert all(line in out for line in steps.BY_HAND.values())
+    assert all(each in out for step in steps.STEPS.values() for each in step)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sentence", " "), "--sentence must have 1 to 32 words. Got 0."),
-        (("--other", "a " * 33), "--other must have 1 to 32 words. Got 33."),
-        (("--lengths", 8, 0), "--lengths must be at least 1 each. Got (8, 0)."),
-        (("--batch-size", 0), "--batch-size must be at least 1. Got 0."),
+        (("--sentence", " "), "--sentence must be 1 to 32 words. Got  ."),
+        (("--other", "a " * 33), "--other must be 1 to 32 words. Got a a a"),
+        (("--lengths", 8, 0), "--lengths must be positive and finite. Got 0."),
+        (("--lengths",), "--lengths must be one or more. Got ()."),
+        (("--batch-size", 0), "--batch-size must be positive and finite. Got 0."),
         (("--heads", 3), "--heads must divide --features, 32. Got 3."),
-        (("--learning-rate", 0), "--learning-rate must be positive. Got 0.0."),
-        (("--seed", -1), "--seed must not be negative. Got -1."),
+        (("--learning-rate", 0), "--learning-rate must be positive and finite. Got 0.0."),
+        (("--seed", -1), "--seed must be at least 0 and finite. Got -1."),
         (("--resume", "--claims"), "--resume needs an earlier run."),
     ],
 )

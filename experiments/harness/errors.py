@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 
-class UserError(ValueError):
+class UserError(Exception):  # no ValueError: tyro would print one of options in its own words
     """What was asked for cannot be done; the command line prints it as one line, no traceback."""
 
 

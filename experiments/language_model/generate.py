@@ -1,55 +1,55 @@
-"""A language model writes on from a prompt, each token as soon as it is there."""
+"""Continue a prompt by a language model, and write each token as soon as it is there."""
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from experiments.data import long_text as texts
+from attn_jax import decoding
+from attn_jax.nn import LanguageModel
+from attn_jax.text import END, PAD, START, UNKNOWN
 from experiments.harness.errors import UserError
+from experiments.harness.runs import compile_quickly
+from experiments.language_model import Generate, data
+from experiments.language_model.evaluate import restored
+
+SPECIAL = (PAD, UNKNOWN, START, END)  # never generated
 
 
-def generate(model: Any, vocabulary: Any, options: Any) -> None:
+def run(options: Generate) -> None:
     """Write the prompt and what follows."""
-    ids = texts.encode(vocabulary, options.prompt)
+    if options.smoke:
+        compile_quickly()
+        options = replace(options, count=min(options.count, 20))
+    model, vocabulary, *_ = restored(options.output)
+    ids = data.encode(vocabulary, options.prompt)
     if not len(ids):
         raise UserError(f"--prompt must hold a token at least. Got {options.prompt!r}.")
-    require_positions(model, len(ids), options.count)
+    positions = model.embedding.most_positions
+    most = positions + 1 - len(ids)  # the last generated token is not read
+    if options.count > most:
+        got = f"a prompt of {len(ids)} tokens and --count {options.count}"
+        rule = f"must stay within the {positions} positions that were learned"
+        raise UserError(f"--prompt and --count {rule}: --count at most {max(most, 0)}. Got {got}.")
     sys.stdout.write(options.prompt)
-    shown = texts.decode(vocabulary, ids)
-    written = ids.tolist()
+    written, tokens = data.decode(vocabulary, ids), ids.tolist()
     for token in drawn(model, ids[None], options):
-        written.append(token)
-        text = texts.decode(vocabulary, written)
-        if text.startswith(shown):  # a piece of a character waits for the rest
-            sys.stdout.write(text[len(shown) :])
+        tokens.append(token)
+        text = data.decode(vocabulary, tokens)
+        if text.startswith(written):  # a piece of a character waits for the rest
+            sys.stdout.write(text[len(written) :])
             sys.stdout.flush()
-            shown = text
+            written = text
     sys.stdout.write("\n")
 
 
-def require_positions(model: Any, prompt: int, count: int) -> None:
-    """Refuse to go beyond positions that were learned; others have no end."""
-    positions = model.embedding.most_positions
-    most = positions + 1 - prompt  # the last token written is not read
-    if count > most:
-        got = f"a prompt of {prompt} tokens and --count {count}"
-        rule = f"must stay within the {positions} positions that were learned"
-        raise UserError(f"--prompt and --count {rule}: --count at most {max(most, 0)}. Got {got}.")
-
-
-def drawn(model: Any, prompt: np.ndarray, options: Any) -> Iterator[int]:
-    """Yield tokens one by one: the prompt fills the cache at once, then each token asks it."""
-    import jax
-    from flax import nnx
-
-    from attn_jax import decoding, text
-
-    forbidden = (text.PAD, text.UNKNOWN, text.START, text.END)
-    how = {"end": text.END, "max_length": 1, "forbidden": forbidden}
-    filters = {"top_k": options.top_k, "top_p": options.top_p}
+def drawn(model: LanguageModel, prompt: np.ndarray, options: Generate) -> Iterator[int]:
+    """Yield tokens one by one: the prompt fills the cache at once, then each token in turn."""
     stacked, parameters = nnx.split(model)
 
     @jax.jit
@@ -63,14 +63,16 @@ def drawn(model: Any, prompt: np.ndarray, options: Any) -> Iterator[int]:
     def following(parameters, token, caches, rng):
         logits, caches, _ = nnx.merge(unrolled, parameters).step(token, caches)
         one = (lambda token, kept: (logits, kept, None), token)
+        how = {"start": token, "end": END, "max_length": 1, "forbidden": SPECIAL}
         if options.temperature == 0:
-            found = decoding.greedy(*one, start=token, **how)
+            found = decoding.greedy(*one, **how)
         else:
-            rules = how | filters | {"rng": rng, "temperature": options.temperature}
-            found = decoding.sample(*one, start=token, **rules)
+            filters = {"top_k": options.top_k, "top_p": options.top_p}
+            temperature = options.temperature
+            found = decoding.sample(*one, rng=rng, temperature=temperature, **filters, **how)
         return found.tokens[:, 0], caches
 
-    token, rng = jax.numpy.asarray(prompt[:, -1]), jax.random.key(options.fit.seed)
+    token, rng = jnp.asarray(prompt[:, -1]), jax.random.key(options.seed)
     for number in range(options.count):
         token, caches = following(parameters, token, caches, jax.random.fold_in(rng, number))
         yield int(token[0])

@@ -1,15 +1,21 @@
 """What a language model is worth: bits per character, weights that are 0, entropies, maps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
 
-from experiments.data import long_text as texts
+from attn_jax import metrics, regression, text
+from attn_jax.nn import LanguageModel
+from experiments.harness import tables
 from experiments.harness.errors import UserError
+from experiments.language_model import data
 
-LOOKED_AT = 4  # passages whose weights are counted
+COUNTED = 4  # passages whose weights are counted
 
 
 class Passages:
@@ -19,95 +25,111 @@ class Passages:
     """
 
     def __init__(self, tokens: np.ndarray, characters: int, context: int, *, batch_size: int = 16):
-        starts = np.arange(0, max(len(tokens) - 1, 1), context)
+        starts = np.arange(0, len(tokens) - 1, context)
         padded = np.concatenate([tokens, np.zeros(context + 1, np.int32)])
         self.passages = np.stack([padded[s : s + context + 1] for s in starts])
         targets = starts[:, None] + 1 + np.arange(context)[None, :]
         self.real = targets < len(tokens)
         self.characters, self.batch_size = characters, batch_size
-        self._compiled: dict[Any, Callable] = {}
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Return bits per character, and nats and perplexity per token."""
-        import jax
-        from flax import nnx
-
-        from attn_jax import metrics
-
         graphdef, state = nnx.split(model)
-        if graphdef not in self._compiled:
-
-            def total(state, passages, real):
-                logits = nnx.merge(graphdef, state)(passages[:, :-1])
-                return metrics.cross_entropy(logits, passages[:, 1:], where=real).sum()
-
-            self._compiled[graphdef] = jax.jit(total)
-        nats, size = 0.0, self.batch_size
-        for first in range(0, len(self.passages), size):
-            some, real = self.passages[first : first + size], self.real[first : first + size]
-            fill = [(0, size - len(some)), (0, 0)]
-            nats += float(self._compiled[graphdef](state, np.pad(some, fill), np.pad(real, fill)))
-        count = int(self.real.sum())
+        fill = [(0, -len(self.passages) % self.batch_size), (0, 0)]
+        passages, real = (
+            np.pad(each, fill).reshape(-1, self.batch_size, each.shape[1])
+            for each in (self.passages, self.real)
+        )
+        nats = sum(
+            float(_nats(graphdef, state, *some)) for some in zip(passages, real, strict=True)
+        )
+        loss = nats / int(self.real.sum())
         return {
             "bits_per_character": nats / math.log(2) / max(self.characters, 1),
-            "loss": nats / max(count, 1),
-            "perplexity": math.exp(min(nats / max(count, 1), 700)),
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700)),
         }
 
+    @property
+    def unknown(self) -> float:
+        """The share of the predicted tokens that are no token of the vocabulary."""
+        return float((self.passages == text.UNKNOWN)[:, 1:][self.real].mean())
 
-def passages_of(vocabulary: Any, written: str, context: int) -> Passages:
+
+@partial(jax.jit, static_argnums=0)
+def _nats(graphdef: Any, state: Any, passages: jax.Array, real: jax.Array) -> jax.Array:
+    logits = nnx.merge(graphdef, state)(passages[:, :-1])
+    return metrics.cross_entropy(logits, passages[:, 1:], where=real).sum()
+
+
+def passages_of(vocabulary: text.Vocabulary, written: str, context: int) -> Passages:
     """Return the passages of a text."""
-    tokens = texts.encode(vocabulary, written)
+    tokens = data.encode(vocabulary, written)
     if len(tokens) < 2:
         raise UserError(f"the text to evaluate must have two tokens at least. Got {len(tokens)}.")
-    return Passages(tokens, texts.predicted_characters(vocabulary, written, tokens), context)
+    return Passages(tokens, data.predicted_characters(vocabulary, written, tokens), context)
 
 
-def sparsity(model: Any, passages: Passages, window: int | None = None) -> dict[str, Any]:
-    """Return the share of visible weights that are 0, and each head's entropy [layers, heads].
+def row_of(
+    name: str, model: LanguageModel, passages: Passages, window: int | None
+) -> dict[str, Any]:
+    """Return the numbers of one model."""
+    return {"model": name, **passages.evaluate(model), **sparsity(model, passages, window)}
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows of metrics.json as a table."""
+    tables.print_table(
+        [
+            {
+                "model": row["model"],
+                "bits per\ncharacter": row["bits_per_character"],
+                "perplexity\nper token": row["perplexity"],
+                "weights that\nare 0 *": row["zero_weights"],
+                "entropy,\nnats *": float(np.mean(row["entropy"])),
+            }
+            for row in rows
+        ]
+    )
+    print(f"* over {rows[0]['passages_looked_at']} passages, all layers and heads")
+
+
+def sparsity(model: LanguageModel, passages: Passages, window: int | None = None) -> dict[str, Any]:
+    """Return the share of unmasked weights that are 0, and each head's entropy [layers, heads].
 
     Of all layers, over the first passages; what fills the last one up does not count.
     """
-    some, real = passages.passages[:LOOKED_AT, :-1], passages.real[:LOOKED_AT]
-    zeros, entropy = (np.asarray(each) for each in _rows(model, some))  # [layers, b, heads, t]
+    some, real = passages.passages[:COUNTED, :-1], passages.real[:COUNTED]
+    zeros, entropy = map(np.asarray, _rows(*nnx.split(model), some))  # [layers, b, heads, t]
     before = np.arange(some.shape[1])
-    visible = 1 + (before if window is None else np.minimum(before, window))
+    unmasked = 1 + (before if window is None else np.minimum(before, window))
+    masked = some.shape[1] - unmasked
     counted = np.broadcast_to(real[None, :, None, :], zeros.shape)
-    hidden = some.shape[1] - visible
-    share = (zeros - hidden)[counted].sum() / np.broadcast_to(visible, zeros.shape)[counted].sum()
+    share = (zeros - masked)[counted].sum() / np.broadcast_to(unmasked, zeros.shape)[counted].sum()
     entropy = (entropy * counted).sum(axis=(1, 3)) / counted.sum(axis=(1, 3))
     return {"zero_weights": float(share), "entropy": entropy, "passages_looked_at": len(some)}
 
 
-def _rows(model: Any, tokens: np.ndarray) -> tuple[Any, Any]:
+@partial(jax.jit, static_argnums=0)
+def _rows(graphdef: Any, state: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Of each row of weights: how many are 0, and its entropy; no map of all of them exists."""
-    import jax
-    from flax import nnx
+    model = nnx.merge(graphdef, state)
 
-    graphdef, state = nnx.split(model)
-
-    def counted(weights):
+    def of_weights(weights):
         return (weights == 0).sum(axis=-1), entropies(weights)
 
-    @jax.jit
-    def of_layers(state, tokens):
-        model = nnx.merge(graphdef, state)
-        rows = lambda block, queries, _: block.attention.reduced(counted, queries.own)  # noqa: E731
-        return model.stack.inspect(rows, model.embedding(tokens))[1]
+    def of_block(block, queries, memory):
+        return block.attention.reduced(of_weights, queries.own)
 
-    return of_layers(state, tokens)
+    return model.stack.inspect(of_block, model.embedding(tokens))[1]
 
 
-def entropies(weights: Any) -> Any:
+def entropies(weights: Any) -> jax.Array:
     """Return the entropy of each row of weights [b, heads, t, t], in nats."""
-    import jax
-
-    from attn_jax import regression
-
     return jax.vmap(jax.vmap(regression.entropy))(weights)
 
 
-def attention_maps(model: Any, tokens: np.ndarray) -> Any:
+def attention_maps(model: LanguageModel, tokens: np.ndarray) -> jax.Array:
     """Return each layer's and head's weights [layers, b, heads, t, t] on short passages."""
 
     def weights(block, queries, memory):

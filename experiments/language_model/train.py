@@ -1,101 +1,104 @@
-"""The language model of the experiment: options, the model, training."""
+"""From options and a text to trained models, their numbers and their pictures."""
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import optax
+from flax import nnx
 
+from attn_jax import Window, normalizers
+from attn_jax.nn import LanguageModel
+from attn_jax.training import Batches
 from experiments.harness.errors import UserError
+from experiments.harness.runs import compile_quickly, start
 from experiments.harness.training import fit, warmup_cosine
-from experiments.language_model.report import Passages
+from experiments.language_model import (
+    Compare,
+    FitOptions,
+    Train,
+    Transformer,
+    data,
+    figures,
+    report,
+)
+
+NAME = "language-model"
+TRAINING, VOCABULARY, EVALUATION = "training", "vocabulary.json", "evaluation.json"
+COMPARED: dict[str, dict[str, Any]] = {  # what differs from the defaults of `Transformer`
+    "softmax, rotary": {},
+    "softmax, ALiBi": {"positions": "alibi"},
+    "softmax, no positions": {"positions": "none"},
+    "softmax, rotary, window 32": {"window": 32},
+    "off-by-one, rotary": {"normalizer": "off-by-one"},
+    "entmax 1.5, rotary": {"normalizer": "entmax15"},
+    "sparsemax, rotary": {"normalizer": "sparsemax"},
+}
 
 
-@dataclass(frozen=True)
-class TransformerOptions:
-    """The Transformer."""
-
-    features: int = 128
-    """Features of a position."""
-    heads: int = 4
-    """Heads of each attention."""
-    layers: int = 4
-    """Blocks."""
-    positions: Literal["rotary", "alibi", "sinusoidal", "learned", "none"] = "rotary"
-    """How it knows where a token stands."""
-    window: int | None = None
-    """The most tokens back that a position sees. Default: all."""
-    normalizer: Literal["softmax", "off-by-one", "sparsemax", "entmax15"] = "softmax"
-    """What turns scores into weights; off-by-one is softmax with a sink of 0."""
-    norm: Literal["rms", "layer"] = "rms"
-    """How it normalizes the inputs of its layers; with layer norm its maps have a bias."""
-    activation: Literal["swiglu", "gelu", "relu"] = "swiglu"
-    """The non-linearity of the feed-forward layers."""
-    dropout: float = 0.1
-    """Rate, in training."""
-    remat: bool = False
-    """Recompute each block in the backward pass: less memory, a third more time."""
-
-    def __post_init__(self):
-        for name in ("features", "heads", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
-        if self.features % self.heads:
-            raise UserError(f"--heads must divide --features, {self.features}. Got {self.heads}.")
-        if self.positions == "rotary" and (self.features // self.heads) % 2:
-            got = f"{self.features} / {self.heads}"
-            raise UserError(f"--features / --heads must be even for rotary positions. Got {got}.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
-        if self.window is not None and self.window < 0:
-            raise UserError(f"--window must not be negative. Got {self.window}.")
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How to train."""
-
-    steps: int = 1500
-    """Training steps."""
-    context: int = 256
-    """Tokens that are predicted together."""
-    batch_size: int = 16
-    """Passages in a batch."""
-    learning_rate: float = 3e-3
-    """AdamW's, after a warm-up, falling along a cosine."""
-    evaluate_every: int = 250
-    """Steps between evaluations."""
-    seed: int = 0
-    """Seed of parameters, order and dropout."""
-
-    def __post_init__(self):
-        for name in ("steps", "context", "batch_size", "evaluate_every"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} must be at least 1. Got {getattr(self, name)}.")
-        if not 0 < self.learning_rate < float("inf"):
-            raise UserError(f"--learning-rate must be positive. Got {self.learning_rate}.")
-        if self.seed < 0:
-            raise UserError(f"--seed must not be negative. Got {self.seed}.")
+def run(options: Compare) -> None:
+    """Train the model, or those of the comparison; print their numbers, draw the first one."""
+    if options.smoke:
+        compile_quickly()
+        short = {"steps": min(options.fit.steps, 6), "context": 32, "batch_size": 4}
+        few = replace(options.fit, **short, evaluate_every=3)
+        small = replace(options.model, features=16, heads=2, layers=2)
+        options = replace(options, fit=few, model=small)
+    models = models_of(options)
+    corpus = data.load(options.data, smoke=options.smoke)
+    vocabulary = data.train_vocabulary(corpus, options.data)
+    tokens = data.encode(vocabulary, corpus.train)
+    if len(tokens) <= options.fit.context:
+        rule = f"must have more tokens than --context, {options.fit.context}"
+        raise UserError(f"what the text leaves to train on {rule}. Got {len(tokens)}.")
+    passages = report.passages_of(vocabulary, corpus.dev, options.fit.context)
+    checksums = {
+        "vocabulary": vocabulary.checksum,
+        "training text": zlib.crc32(tokens.tobytes()),
+        "held-out text": zlib.crc32(corpus.dev.encode()),
+    }
+    output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
+    (output.directory / EVALUATION).unlink(missing_ok=True)  # of an earlier model
+    vocabulary.save(output.directory / VOCABULARY)
+    print(
+        f"{corpus.source}: {len(corpus.train):,} characters, {len(corpus.dev):,} held out; "
+        f"{len(tokens):,} tokens of {len(vocabulary):,} kinds"
+    )
+    rows, first = [], None
+    for name, each in models.items():
+        directory = output.directory / TRAINING
+        if len(models) > 1:
+            print(name)
+            directory /= "-".join(name.replace(",", " ").replace(".", " ").split()).lower()
+        model = build(each, len(vocabulary), options.fit)
+        model = train(model, tokens, passages, options.fit, directory)
+        first = first or model
+        rows.append(report.row_of(name, model, passages, each.window))
+        output.write_metrics({"rows": rows})  # what is done stays
+    report.print_rows(rows)
+    for name, figure in figures.of_sentence(first, vocabulary, options.sentence):
+        output.write_figure(name, figure)
+    if curve := figures.learning(output.directory / TRAINING):
+        output.write_figure("learning_curve", curve)
+    output.say_where()
 
 
-def build(options: TransformerOptions, vocabulary: int, fit: FitOptions) -> Any:
-    """Return the `LanguageModel`.
+def models_of(options: Compare) -> dict[str, Transformer]:
+    """Return the models to train by their names."""
+    if isinstance(options, Train):
+        return {options.model.normalizer: options.model}
+    return {name: Transformer(**vars(options.model), **own) for name, own in COMPARED.items()}
+
+
+def build(options: Transformer, vocabulary: int, fit: FitOptions) -> LanguageModel:
+    """Return a model with new parameters.
 
     Its linear maps have a bias beside layer norm, as in GPT-2, and none beside RMS norm, as in
     Llama.
     """
-    from flax import nnx
-
-    from attn_jax import Entmax, Softmax, Sparsemax, Window
-    from attn_jax.nn import LanguageModel
-
-    normalizer = {
-        "softmax": Softmax(),
-        "off-by-one": Softmax(0.0),
-        "sparsemax": Sparsemax(),
-        "entmax15": Entmax(1.5),
-    }[options.normalizer]
     return LanguageModel(
         vocabulary,
         options.features,
@@ -104,7 +107,7 @@ def build(options: TransformerOptions, vocabulary: int, fit: FitOptions) -> Any:
         positions=options.positions,
         longest=fit.context,
         mask=None if options.window is None else Window(options.window, 0),
-        normalizer=normalizer,
+        normalizer=normalizers.BY_NAME[options.normalizer](),
         norm=options.norm,
         activation=options.activation,
         dropout=options.dropout,
@@ -115,23 +118,19 @@ def build(options: TransformerOptions, vocabulary: int, fit: FitOptions) -> Any:
 
 
 def train(
-    model: Any, tokens: np.ndarray, dev: Passages, options: FitOptions, directory: Path
-) -> Any:
-    """Train; return the `training.Fit` whose model has the fewest bits per character."""
-    import jax.numpy as jnp
-    import optax
-
-    from attn_jax.training import Batches
-
+    model: LanguageModel,
+    tokens: np.ndarray,
+    dev: report.Passages,
+    options: FitOptions,
+    directory: Path,
+) -> LanguageModel:
+    """Return the model of the fewest bits per character."""
     starts = np.arange(0, len(tokens) - options.context, max(options.context // 8, 1))
     starts = np.resize(starts, max(len(starts), options.batch_size))  # a short text repeats itself
-    batches = Batches({"start": starts}, batch_size=options.batch_size, seed=options.seed)
-    text = jnp.asarray(tokens)
-    within = jnp.arange(options.context + 1)
+    text, within = jnp.asarray(tokens), jnp.arange(options.context + 1)
 
     def loss(model, batch, rng):
-        passages = text[batch["start"][:, None] + within[None, :]]
-        return model.loss(passages, rng=rng)
+        return model.loss(text[batch["start"][:, None] + within[None, :]], rng=rng)
 
     warmup = min(100, max(options.steps // 10, 1))
     rate = warmup_cosine(options.learning_rate, options.steps, warmup=warmup, end=0.05)
@@ -139,7 +138,7 @@ def train(
     return fit(
         model,
         loss,
-        batches,
+        Batches({"start": starts}, batch_size=options.batch_size, seed=options.seed),
         options,
         optimizer=optax.adamw(rate, b2=0.99, weight_decay=0.05),
         clip_norm=1.0,
@@ -149,4 +148,4 @@ def train(
         restore_best=True,
         directory=directory,
         log_every=min(50, every),
-    )
+    ).model

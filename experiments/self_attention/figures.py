@@ -12,29 +12,21 @@ from attn_jax import plots
 from attn_jax.plots.heatmaps import COLORS, name_cells, token_label
 from attn_jax.plots.style import FAINT, PALETTE, styled
 from experiments.harness.glyphs import label, say_missing
-from experiments.self_attention.recall import KEPT
-from experiments.self_attention.steps import TITLES, Steps
+from experiments.self_attention.recall import KEPT, by_length
+from experiments.self_attention.steps import STEPS, Steps
 
-SIGNED = "RdBu_r"
 MOST_NUMBERS = 6  # words whose scores are written into their cells
-# Where each step stands: its row, and its column of three, or all of them.
+WHOLE = slice(None)
+# Each step's row, its column of three or all of them, and its title there.
 PLACES = {
-    "embeddings": (0, slice(None)),
-    "query": (1, 0),
-    "key": (1, 1),
-    "value": (1, 2),
-    "scores": (2, 0),
-    "scaled": (2, 1),
-    "weights": (2, 2),
-    "output": (3, slice(None)),
-}
-TITLES_DRAWN = {
-    "query": "2. query",
-    "key": "2. key",
-    "value": "2. value",
-    "scores": "3. query · key",
-    "scaled": "4. divided by 8",
-    "weights": "5. softmax",
+    "embeddings": (0, WHOLE, STEPS["embeddings"][0]),
+    "query": (1, 0, "2. query"),
+    "key": (1, 1, "2. key"),
+    "value": (1, 2, "2. value"),
+    "scores": (2, 0, "3. query · key"),
+    "scaled": (2, 1, "4. divided by 8"),
+    "weights": (2, 2, "5. softmax"),
+    "output": (3, WHOLE, STEPS["output"][0]),
 }
 
 
@@ -45,17 +37,9 @@ def of_steps(
     say_missing([*words, *others])
     words, others = ([token_label(label(each)) for each in side] for side in (words, others))
     yield "six_steps", six_steps(words, taken)
-    yield (
-        "heads",
-        plots.attention_heatmaps(
-            list(heads),
-            titles=[f"head {number + 1}" for number in range(len(heads))],
-            query_labels=words,
-            key_labels=words,
-            query_axis="asks",
-            key_axis="answers",
-        ),
-    )
+    titles = [f"head {number + 1}" for number in range(len(heads))]
+    names = {"query_labels": words, "key_labels": words}
+    yield "heads", plots.attention_heatmaps(heads, titles=titles, **names)
     yield "self_and_cross", self_and_cross(words, others, taken, crossed)
 
 
@@ -68,12 +52,12 @@ def six_steps(words: Sequence[str], taken: Steps) -> Figure:
     with styled():
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.add_gridspec(4, 3, height_ratios=heights)
-        for name, (row, columns) in PLACES.items():
+        for name, (row, columns, title) in PLACES.items():
             ax = figure.add_subplot(grid[row, columns])
             array = getattr(taken, name)
             cells(ax, array, words, signed=name != "weights", square=row == 2)
-            ax.set_title(TITLES_DRAWN.get(name, TITLES[name]))
-            if columns not in (0, slice(None)):
+            ax.set_title(title)
+            if columns not in (0, WHOLE):
                 ax.set_yticklabels([])
     return figure
 
@@ -90,8 +74,8 @@ def inches(cells: int, *, most: float) -> float:
 
 def cells(ax: Axes, array: np.ndarray, words: Sequence[str], *, signed: bool, square: bool) -> None:
     """Draw an array, red above 0 and blue below; a square of few words has its numbers written."""
-    reach = float(np.abs(array).max()) or 1.0
-    low, high, colors = (-reach, reach, SIGNED) if signed else (0, 1, COLORS)
+    largest = float(np.abs(array).max()) or 1.0
+    low, high, colors = (-largest, largest, "RdBu_r") if signed else (0, 1, COLORS)
     image = ax.pcolormesh(array, rasterized=True, cmap=colors, vmin=low, vmax=high)
     ax.invert_yaxis()
     ax.tick_params(length=0)
@@ -117,34 +101,23 @@ def self_and_cross(
     words: Sequence[str], others: Sequence[str], taken: Steps, crossed: Steps
 ) -> Figure:
     """Draw the weights of one sentence over itself, and over another one."""
+    drawn = {"self-attention": (words, taken), "cross-attention": (others, crossed)}
+    sizes = [inches(max(len(keys), 3), most=0.4) for keys, _ in drawn.values()]
+    size = (4.4 + sum(sizes), 2.0 + inches(max(len(words), 3), most=0.35))
     with styled():
-        sizes = [inches(max(len(each), 3), most=0.4) for each in (words, others)]
-        size = (4.4 + sum(sizes), 2.0 + inches(max(len(words), 3), most=0.35))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, 2, width_ratios=sizes)
-        drawn = (("self-attention", words, taken), ("cross-attention", others, crossed))
-        for ax, (title, answering, each) in zip(axes, drawn, strict=True):
-            plots.attention_heatmap(
-                each.weights,
-                query_labels=words,
-                key_labels=answering,
-                query_axis="asks",
-                key_axis="answers",
-                title=title,
-                ax=ax,
-            )
+        for ax, (title, (keys, each)) in zip(axes, drawn.items(), strict=True):
+            labels = {"query_labels": words, "key_labels": keys}
+            plots.attention_heatmap(each.weights, title=title, ax=ax, **labels)
     return figure
 
 
 def recall(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw the share of right answers against the distance."""
-    lengths, lines = curves(rows, "accuracy")
-    figure = plots.learning_curve(
-        lengths,
-        {name: [100 * each for each in line] for name, line in lines.items()},
-        step_axis="distance to recall over, tokens",
-        loss_axis="right, %",
-    )
+    lengths, lines = curves(rows, "accuracy", times=100)
+    axes = {"step_axis": "distance to recall over, tokens", "loss_axis": "right, %"}
+    figure = plots.learning_curve(lengths, lines, **axes)
     (ax,) = figure.axes
     along_lengths(ax, lengths)
     ax.axhline(100 / KEPT, color=FAINT, lw=1.0, ls=(0, (2, 2)), zorder=1)
@@ -155,14 +128,13 @@ def recall(rows: Sequence[dict[str, Any]]) -> Figure:
 
 def gradients(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw the gradient's size from the end to the start, of the longest distance."""
-    longest = max(row["length"] for row in rows)
     with styled():
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, when in zip(axes, ("before", "after"), strict=True):
-            of_model = {row["model"]: row for row in rows if row["length"] == longest}
-            for color, (name, row) in zip(PALETTE, of_model.items(), strict=False):
-                sizes = np.array(row[f"gradient_{when}"], float)[::-1]
+            longest = list(by_length(rows, f"gradient_{when}").values())[-1]
+            for color, (name, numbers) in zip(PALETTE, longest.items(), strict=False):
+                sizes = np.array(numbers, float)[::-1]
                 ax.plot(np.where(sizes > 0, sizes, np.nan), color=color, label=name, lw=1.2)
             ax.set(yscale="log", xlabel="places before the end", title=f"{when} training")
             ax.grid(True)
@@ -174,18 +146,19 @@ def gradients(rows: Sequence[dict[str, Any]]) -> Figure:
 
 def parallelism(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw the seconds of a training step against the length."""
-    lengths, lines = curves(rows, "seconds")
-    return plots.error_against_n(
-        lengths, lines, n_axis="length, tokens", error_axis="seconds of a training step"
-    )
+    axes = {"n_axis": "length, tokens", "error_axis": "seconds of a training step"}
+    return plots.error_against_n(*curves(rows, "seconds"), **axes)
 
 
-def curves(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], dict[str, list[float]]]:
+def curves(
+    rows: Sequence[dict[str, Any]], name: str, *, times: float = 1
+) -> tuple[list[int], dict[str, list[float]]]:
     """Return the lengths, and each model's numbers at them."""
-    lengths = sorted({row["length"] for row in rows})
-    at = {(row["model"], row["length"]): row[name] for row in rows}
+    table = by_length(rows, name)
     models = dict.fromkeys(row["model"] for row in rows)
-    return lengths, {model: [at[model, length] for length in lengths] for model in models}
+    return list(table), {
+        model: [times * numbers[model] for numbers in table.values()] for model in models
+    }
 
 
 def along_lengths(ax: Axes, lengths: Sequence[int]) -> None:

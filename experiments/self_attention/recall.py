@@ -6,9 +6,8 @@ steps. All have about as many parameters, and the same sequences, steps and opti
 Beside what they recall: the size of the gradient of the last logits with respect to each input.
 """
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,55 +22,45 @@ from attn_jax.nn import GRU, LSTM, Embedding, Stack
 from attn_jax.training import Batches
 from experiments.harness.runs import read_json, to_json, write
 from experiments.harness.training import fit, warmup_cosine
+from experiments.self_attention import ClaimOptions
 
-SELF_ATTENTION = "self-attention"
 CELLS = {"GRU": GRU, "LSTM": LSTM}
-MODELS = (SELF_ATTENTION, *CELLS)
+MODELS = ("self-attention", *CELLS)
 KEPT, OTHERS = 8, 8  # tokens: those to keep, those between; then the "?"
-ASK = KEPT + OTHERS
-SUMMARY = ("model", "length", "parameters", "accuracy", "seconds")
+QUESTION = KEPT + OTHERS
 TEST, PART = 1024, 64  # sequences, and how many at a time
 
 
 class Recall(nnx.Module):
-    """Name the token that is asked for: an embedding, one layer, logits at the last place.
+    """Name the first token: an embedding, one layer, logits at the last place.
 
     Args:
       name: one of `MODELS`.
       features: of self-attention's embedding; the recurrent layers' are chosen so that all models
-        have about as many parameters.
+        have about as many parameters: their 2 · gates · units² are a block's 8 · features².
       heads: of self-attention.
       rngs: a seed for the parameters.
     """
 
     def __init__(self, name: str, features: int, heads: int, *, rngs: nnx.Rngs):
-        recurrent = name in CELLS
-        width = features if not recurrent else width_of(CELLS[name].gates, features)
-        where = {"positions": "none" if recurrent else "sinusoidal", "longest": 1}
-        self.embedding = Embedding(ASK + 1, width, tied=False, rngs=rngs, **where)
-        if recurrent:
-            self.layer = CELLS[name](width, width, rngs=rngs)
+        cell = CELLS.get(name)
+        width = round(features * (4 / cell.gates) ** 0.5) if cell else features
+        where = {"positions": "none" if cell else "sinusoidal", "longest": 1}
+        self.embedding = Embedding(QUESTION + 1, width, tied=False, rngs=rngs, **where)
+        if cell:
+            self.layer = cell(width, width, rngs=rngs)
         else:
             self.layer = Stack(features, heads, 1, hidden=2 * features, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Logits [b, tokens] of the token that is asked for."""
-        return self.answer(self.embedding(tokens))
+        """Logits [b, tokens] of the first token."""
+        return self.of_embedded(self.embedding(tokens))
 
-    def answer(self, embedded: jax.Array) -> jax.Array:
+    def of_embedded(self, embedded: jax.Array) -> jax.Array:
         """Logits [b, tokens] from embedded tokens [b, t, d]."""
         outputs = self.layer(embedded)
         outputs = outputs if isinstance(self.layer, Stack) else outputs[0]
         return self.embedding.logits(outputs[:, -1])
-
-
-def width_of(gates: int, features: int) -> int:
-    """Return the units whose gates, 2 · gates · units², are as large as a block's 8 · features².
-
-    >>> width_of(4, 32), width_of(3, 32)
-    (32, 37)
-    """
-    return round(features * (4 / gates) ** 0.5)
 
 
 def parameters(model: nnx.Module) -> int:
@@ -80,50 +69,42 @@ def parameters(model: nnx.Module) -> int:
 
 
 def sequences(count: int, distance: int, seed: int) -> np.ndarray:
-    """Return [count, distance + 1] tokens: one to keep, others, the "?" that asks for it.
+    """Return [count, distance + 1] tokens: one to keep, others, the "?".
 
-    >>> kept, other, ask = sequences(1, 2, seed=0)[0]
-    >>> kept < KEPT <= other < ask == ASK
+    >>> kept, other, last = sequences(1, 2, seed=0)[0]
+    >>> bool(kept < KEPT <= other < last == QUESTION)
     True
     """
     rng = np.random.default_rng([seed, distance])
     kept = rng.integers(0, KEPT, (count, 1), np.int32)
-    others = rng.integers(KEPT, ASK, (count, distance - 1), np.int32)
-    return np.concatenate([kept, others, np.full_like(kept, ASK)], axis=1)
+    others = rng.integers(KEPT, QUESTION, (count, distance - 1), np.int32)
+    return np.concatenate([kept, others, np.full_like(kept, QUESTION)], axis=1)
 
 
 def loss(model: Recall, tokens: jax.Array, rng: Any = None) -> tuple[jax.Array, dict[str, Any]]:
-    """Return the mean cross-entropy of the first token, and the share of right answers."""
+    """Return the mean cross-entropy of the first token, and the share of right ones."""
     logits = model(tokens)
     value, _ = metrics.mean_cross_entropy(logits, tokens[:, 0])
     return value, {"accuracy": metrics.token_accuracy(logits, tokens[:, 0])}
 
 
-def each(options: Any, directory: Path) -> Iterator[dict[str, Any]]:
+def each(options: ClaimOptions, directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the numbers of each model at each distance; what is done already is read again."""
+    directory.mkdir(parents=True, exist_ok=True)
     for distance in options.lengths:
         for name in MODELS:
             path = directory / f"{name}-{distance}.json".lower()
-            if path.exists():
-                yield read_json(path)
-                continue
-            numbers = recalled(name, distance, options)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, to_json(numbers))
-            yield json.loads(to_json(numbers))
+            if not path.exists():
+                write(path, to_json(recalled(name, distance, options)))
+            yield read_json(path)
 
 
-def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
-    """Train one model at one distance, and return what it recalls and how its gradient fares."""
+def recalled(name: str, distance: int, options: ClaimOptions) -> dict[str, Any]:
+    """Train one model at one distance; return what it recalls and its gradients' sizes."""
     began = time.perf_counter()
     untrained = built(name, options)
-    train, test = (
-        sequences(count, distance, seed)
-        for count, seed in (
-            (options.steps * options.batch_size, options.seed),
-            (TEST, options.seed + 1),
-        )
-    )
+    train = sequences(options.steps * options.batch_size, distance, options.seed)
+    test = sequences(TEST, distance, options.seed + 1)
     trained = fit(
         untrained,
         loss,
@@ -148,19 +129,34 @@ def recalled(name: str, distance: int, options: Any) -> dict[str, Any]:
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a model at a distance without the curves."""
+    names = ("model", "length", "parameters", "accuracy", "seconds")
     ratios = {
         f"gradient_ratio_{when}": row[f"gradient_{when}"][0] / row[f"gradient_{when}"][-1]
         for when in ("before", "after")
     }
-    return {name: row[name] for name in SUMMARY} | ratios
+    return {name: row[name] for name in names} | ratios
 
 
-def built(name: str, options: Any) -> Recall:
+def by_length(rows: Sequence[dict[str, Any]], name: str) -> dict[int, dict[str, Any]]:
+    """Return one number of each row: length → model → number.
+
+    >>> by_length([{"model": "GRU", "length": 8, "ms": 2.0}], "ms")
+    {8: {'GRU': 2.0}}
+    """
+    table: dict[int, dict[str, Any]] = {
+        length: {} for length in sorted({r["length"] for r in rows})
+    }
+    for row in rows:
+        table[row["length"]][row["model"]] = row[name]
+    return table
+
+
+def built(name: str, options: ClaimOptions) -> Recall:
     """Return a model with new parameters."""
     return Recall(name, options.features, options.heads, rngs=nnx.Rngs(options.seed))
 
 
-def optimizer(options: Any) -> optax.GradientTransformation:
+def optimizer(options: ClaimOptions) -> optax.GradientTransformation:
     """Return Adam; its rate rises over a tenth of the steps and falls along a cosine."""
     warmup, peak = max(options.steps // 10, 1), options.learning_rate
     return optax.adam(warmup_cosine(peak, options.steps, warmup=warmup, end=0.05))
@@ -168,9 +164,8 @@ def optimizer(options: Any) -> optax.GradientTransformation:
 
 def accuracy(model: Recall, tokens: np.ndarray) -> float:
     """Return the share of sequences whose first token is named."""
-    graphdef, state = nnx.split(model)
     parts = tokens.reshape(-1, PART, tokens.shape[1])
-    return float(np.mean([right(graphdef, state, some) for some in parts]))
+    return float(np.mean([_right(*nnx.split(model), some) for some in parts]))
 
 
 def gradient_sizes(model: Recall, tokens: np.ndarray, seed: int) -> np.ndarray:
@@ -178,20 +173,20 @@ def gradient_sizes(model: Recall, tokens: np.ndarray, seed: int) -> np.ndarray:
 
     It is the root of the mean of ‖Jᵀu‖² over sequences, each with its own u ~ N(0, I).
     """
-    products = pulled_back(*nnx.split(model), tokens, jax.random.key(seed))
+    products = _pulled_back(*nnx.split(model), tokens, jax.random.key(seed))
     squares = np.asarray(products, np.float64) ** 2  # in float32 a vanishing one would be 0
     return np.sqrt(np.mean(np.sum(squares, axis=-1), axis=0))
 
 
 @partial(jax.jit, static_argnums=0)
-def right(graphdef: Any, state: Any, tokens: jax.Array) -> jax.Array:
+def _right(graphdef: Any, state: Any, tokens: jax.Array) -> jax.Array:
     """Return whether each sequence's first token is named [b]."""
     return nnx.merge(graphdef, state)(tokens).argmax(-1) == tokens[:, 0]
 
 
 @partial(jax.jit, static_argnums=0)
-def pulled_back(graphdef: Any, state: Any, tokens: jax.Array, rng: jax.Array) -> jax.Array:
+def _pulled_back(graphdef: Any, state: Any, tokens: jax.Array, rng: jax.Array) -> jax.Array:
     """Return Jᵀu of each sequence [b, t, d], J = ∂ logits / ∂ inputs."""
     model = nnx.merge(graphdef, state)
-    logits, pull = jax.vjp(model.answer, model.embedding(tokens))
+    logits, pull = jax.vjp(model.of_embedded, model.embedding(tokens))
     return pull(jax.random.normal(rng, logits.shape, logits.dtype))[0]

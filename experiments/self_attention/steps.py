@@ -6,7 +6,7 @@ or key has variance 1. A score of two independent ones then has variance 64, and
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -17,18 +17,29 @@ from attn_jax import Dot, ScaledDot, attention, attention_weights
 from attn_jax.nn import MultiHeadAttention
 
 EMBEDDING, HEAD, HEADS = 512, 64, 8
+STEPS = {  # name → what it is, and its line of NumPy
+    "embeddings": (
+        "1. embeddings: 512 numbers for each token",
+        "x = np.stack([random(token) for token in sentence])",
+    ),
+    "query": ("2. query: 64 numbers to compare with keys", "query = x @ W_query"),
+    "key": ("2. key: 64 numbers to compare with queries", "key = x @ W_key"),
+    "value": ("2. value: 64 numbers to sum", "value = x @ W_value"),
+    "scores": ("3. scores: each query with each key", "scores = query @ key.T"),
+    "scaled": ("4. scores divided by 8, the root of 64", "scaled = scores / np.sqrt(64)"),
+    "weights": (
+        "5. softmax: positive weights, 1 in each row",
+        "weights = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)",
+    ),
+    "output": ("6. the values, summed by their weights", "output = weights @ value"),
+}
 
 
-class Projections(NamedTuple):
-    """What maps embeddings to queries, keys and values, [512, 64] each."""
-
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
+Projections = tuple[np.ndarray, np.ndarray, np.ndarray]  # to query, key and value, [512, 64] each
 
 
 class Steps(NamedTuple):
-    """What each step gives for t tokens that ask and k tokens that are asked."""
+    """What each step gives for t queries and k keys."""
 
     embeddings: np.ndarray  # [t, 512]
     query: np.ndarray  # [t, 64]
@@ -40,36 +51,10 @@ class Steps(NamedTuple):
     output: np.ndarray  # [t, 64]
 
 
-TITLES = {
-    "embeddings": "1. embeddings: 512 numbers for each token",
-    "query": "2. query: what a token asks, 64 numbers",
-    "key": "2. key: what a token answers to, 64 numbers",
-    "value": "2. value: what a token gives, 64 numbers",
-    "scores": "3. scores: each query with each key",
-    "scaled": "4. scores divided by 8, the root of 64",
-    "weights": "5. softmax: positive weights, 1 in each row",
-    "output": "6. the values, summed by their weights",
-}
-BY_HAND = {
-    "embeddings": "x = np.stack([random(token) for token in sentence])",
-    "query": "query = x @ W_query",
-    "key": "key = x @ W_key",
-    "value": "value = x @ W_value",
-    "scores": "scores = query @ key.T",
-    "scaled": "scaled = scores / np.sqrt(64)",
-    "weights": "weights = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)",
-    "output": "output = weights @ value",
-}
-
-
 def embed(tokens: Sequence[str], seed: int) -> np.ndarray:
     """Return a vector [512] of variance 1 for each token, the same wherever the token stands."""
-    return np.stack(
-        [
-            np.random.default_rng([seed, zlib.crc32(token.encode())]).normal(size=EMBEDDING)
-            for token in tokens
-        ]
-    ).astype(np.float32)
+    rngs = [np.random.default_rng([seed, zlib.crc32(token.encode())]) for token in tokens]
+    return np.stack([rng.normal(size=EMBEDDING) for rng in rngs]).astype(np.float32)
 
 
 def layer_of(seed: int) -> MultiHeadAttention:
@@ -77,10 +62,13 @@ def layer_of(seed: int) -> MultiHeadAttention:
     return MultiHeadAttention(EMBEDDING, HEADS, bias=False, rngs=nnx.Rngs(seed))
 
 
-def first_head(layer: MultiHeadAttention) -> Projections:
-    """Return the projections of the layer's first head."""
-    maps = (layer.query, layer.key, layer.value)
-    return Projections(*(np.asarray(each.kernel[:, :HEAD]) for each in maps))
+def projections(layer: MultiHeadAttention) -> list[Projections]:
+    """Return the projections of each head."""
+    of_heads = (
+        np.split(np.asarray(each.kernel[...]), HEADS, axis=1)
+        for each in (layer.query, layer.key, layer.value)
+    )
+    return list(zip(*of_heads, strict=True))
 
 
 def by_library(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
@@ -100,9 +88,10 @@ def by_library(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
 def by_hand(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
     """Take the steps by one line of NumPy each, in float64."""
     x, memory = x.astype(np.float64), memory.astype(np.float64)
-    query = x @ maps.query
-    key = memory @ maps.key
-    value = memory @ maps.value
+    query_map, key_map, value_map = maps
+    query = x @ query_map
+    key = memory @ key_map
+    value = memory @ value_map
     scores = query @ key.T
     scaled = scores / np.sqrt(HEAD)
     weights = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
@@ -110,27 +99,13 @@ def by_hand(x: np.ndarray, memory: np.ndarray, maps: Projections) -> Steps:
     return Steps(x, query, key, value, scores, scaled, weights, output)
 
 
+def heads_by_library(x: np.ndarray, layer: MultiHeadAttention) -> tuple[np.ndarray, np.ndarray]:
+    """Return a layer's weights [8, t, t] and its output [t, 512]."""
+    return np.asarray(layer.weights(x[None])[0]), np.asarray(layer(x[None])[0])
+
+
 def heads_by_hand(x: np.ndarray, layer: MultiHeadAttention) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eight heads' weights [8, t, t] and the layer's output [t, 512], by NumPy."""
-    maps = [np.asarray(each.kernel[...]) for each in (layer.query, layer.key, layer.value)]
-    steps = [
-        by_hand(x, x, Projections(*(each[:, i : i + HEAD] for each in maps)))
-        for i in range(0, EMBEDDING, HEAD)
-    ]
+    """Return the same by NumPy: the steps of each head, joined and projected."""
+    steps = [by_hand(x, x, maps) for maps in projections(layer)]
     joined = np.concatenate([each.output for each in steps], axis=1)
     return np.stack([each.weights for each in steps]), joined @ np.asarray(layer.out.kernel[...])
-
-
-def differences(one: Steps, other: Steps) -> Iterator[tuple[str, float]]:
-    """Yield each step's name and the largest difference between two ways to take it."""
-    for name, a, b in zip(Steps._fields, one, other, strict=True):
-        yield name, largest_difference(a, b)
-
-
-def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """Return max |one - other|.
-
-    >>> largest_difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
-    0.5
-    """
-    return float(np.max(np.abs(one - other)))

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.data import vocabularies
 from experiments.harness import runs
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.seq2seq import vocabularies
 from experiments.seq2seq.models import ModelOptions, build, twin
 
 SIDES = ("source", "target")
