@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from attn_jax.jax_versions import manual_axes
+
 
 def axes_of(tree: Any) -> frozenset:
     """The manual mesh axes over which some array of the tree varies; none outside shard_map."""
@@ -23,7 +25,7 @@ def axes_of(tree: Any) -> frozenset:
 
 
 def _axes(x: Any) -> frozenset:
-    return jax.typeof(x).manual_axis_type.varying
+    return manual_axes(jax.typeof(x))
 
 
 def varying(tree: Any, axes: frozenset) -> Any:

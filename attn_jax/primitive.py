@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core
 from jax.ad_checkpoint import checkpoint_name
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-_function_p = jax.extend.core.Primitive("differentiable")
+from attn_jax.jax_versions import Primitive, evaluate, is_literal
+
+_function_p = Primitive("differentiable")
 _function_p.multiple_results = True
 
 
@@ -93,7 +94,7 @@ def _batch(axis: Any, arrays: Any, axes: Any, *, traced: _Traced, function: Diff
 
 
 def _transpose(cotangents: Any, *arrays: Any, traced: _Traced, function: Differentiable) -> Any:
-    """In arrays in which the function is linear: its derivative there, at zero, turned around."""
+    """In arrays in which the function is linear: its derivative there, at zero, transposed."""
     moving = [n for n, each in enumerate(arrays) if ad.is_undefined_primal(each)]
     assert function.linear.issuperset(moving), "linear_transpose of what is not linear"
 
@@ -113,14 +114,14 @@ def _reached(jaxpr: Any, batched: list[bool]) -> list[bool]:
     """Which outputs depend on an input that is batched."""
     found = {variable for variable, is_in in zip(jaxpr.invars, batched, strict=True) if is_in}
     for equation in jaxpr.eqns:
-        if any(not hasattr(each, "val") and each in found for each in equation.invars):
+        if any(not is_literal(each) and each in found for each in equation.invars):
             found.update(equation.outvars)
-    return [not hasattr(each, "val") and each in found for each in jaxpr.outvars]
+    return [not is_literal(each) and each in found for each in jaxpr.outvars]
 
 
 def _evaluate(*arrays: Any, traced: _Traced, function: Differentiable) -> list[Array]:
     del function
-    return jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *arrays)
+    return evaluate(traced.jaxpr.jaxpr, traced.jaxpr.consts, *arrays)
 
 
 def _types(*arrays: Any, traced: _Traced, function: Differentiable) -> Any:

@@ -4,17 +4,18 @@ import collections
 import gc
 import os
 import signal
-from importlib.metadata import version
 from pathlib import Path
+
+from tests.compiler import HAS_OLD_EMITTERS
 
 # Nearly all of the suite's time is compiling programs that run once: LLVM's optimizer stays off,
 # XLA's own passes on. `XLA_FLAGS= make test` compiles everything as the experiments do.
-# The newer emitters of jaxlib 0.10 take two to three times as long; later ones have no others.
+# The newer emitters take two to three times as long.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
     + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-    * version("jaxlib").startswith("0.10."),
+    * HAS_OLD_EMITTERS,
 )
 
 import hypothesis

@@ -17,6 +17,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         [
+            "jax_versions",
             "kernels checks precision blocks block_mask integers constraints meshes primitive",
             "recurrence position_encodings matmul slots",
             "thresholds",

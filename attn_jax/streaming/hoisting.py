@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_jax.jax_versions import evaluate, manual_axes, subjaxprs
 from attn_jax.meshes import varying
 from attn_jax.precision import accumulation_dtype
 
@@ -40,12 +40,12 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
     structure = jax.tree.structure(shapes)
 
     def of_arrays(arrays, *arguments):
-        return jax.core.eval_jaxpr(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+        return evaluate(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
 
     # once more, with arrays for what it closes over: a jaxpr of JAX 0.12 keeps its constants
     jaxpr = jax.make_jaxpr(of_arrays)(closed.consts, *examples).jaxpr
     dtypes = [jnp.result_type(each) for each in closed.consts]
-    axes = [each.manual_axis_type.varying for each in closed.in_avals]
+    axes = [manual_axes(each) for each in closed.in_avals]
 
     def call(arrays, *arguments):
         arrays = [
@@ -53,7 +53,7 @@ def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
             for each, dtype in zip(arrays, dtypes, strict=True)
         ]
         arguments = map(varying, jax.tree.leaves(arguments), axes)
-        leaves = jax.core.eval_jaxpr(jaxpr, [], *arrays, *arguments)
+        leaves = evaluate(jaxpr, [], *arrays, *arguments)
         return structure.unflatten(leaves)
 
     return Hoisted(call, shapes), [widened(each) for each in closed.consts]
@@ -68,7 +68,7 @@ def held_per_pair(score: Callable, query: Any, key: Any) -> int:
 
 def _largest(jaxpr: Any) -> int:
     sizes = [each.aval.size for equation in jaxpr.eqns for each in equation.outvars]
-    return max([*sizes, *map(_largest, jax.extend.core.subjaxprs(jaxpr))], default=0)
+    return max([*sizes, *map(_largest, subjaxprs(jaxpr))], default=0)
 
 
 def is_float(array: Any) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from attn_jax.checks import require
+from attn_jax.jax_versions import evaluate
 from attn_jax.precision import accumulation_dtype
 from attn_jax.slots import is_pure
 
@@ -65,5 +66,5 @@ def _evaluated(function: Callable, arguments: Sequence) -> np.ndarray | None:
     ]
     exact = jax.default_matmul_precision("highest")
     with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False), exact:
-        (result,) = jax.core.eval_jaxpr(closed.jaxpr, arrays, *arguments)
+        (result,) = evaluate(closed.jaxpr, arrays, *arguments)
         return np.asarray(result, np.float64)
