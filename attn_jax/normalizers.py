@@ -264,6 +264,8 @@ def _exponentials(
     """exp(scores - top), the sink's (0 without one), and top: the row's maximum, finite."""
     lowest = jnp.finfo(scores.dtype).min
     top = jnp.max(jnp.where(allowed, scores, lowest), axis=-1, keepdims=True, initial=lowest)
+    # the same number: XLA on CPUs would write a bare maximum once for each score of its row
+    top = jnp.where(top == lowest, lowest, top)
     if sink is not None:
         top = jnp.maximum(top, sink)
     # The shift cancels, so it needs no derivative.
