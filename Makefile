@@ -1,5 +1,5 @@
 # make demo   set up .venv and run the demos           make test   set up .venv and run the tests
-# make lint   ruff check and format, without changes   make clean  remove .venv and caches
+# make lint   ruff and mypy, without changes           make clean  remove .venv and caches
 # make test-fast   the slots and dense attention alone, while you edit
 PYTHON ?= python3
 VENV   ?= .venv
@@ -22,6 +22,7 @@ test-fast: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # pip compiles no bytecode: of all that it installs, the demo imports a part.
 # A Debian Python without its python3-venv package makes no pip in a new environment: its own pip

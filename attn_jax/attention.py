@@ -23,6 +23,7 @@ implementation. Its contracts:
 No batch, no heads: `jax.vmap` adds them.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -30,11 +31,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import cudnn, masks, streaming
+from attn_jax.attention_slots import AttentionSlots
 from attn_jax.block_scores import attended, block_scores
-from attn_jax.blocks import indices, whole
-from attn_jax.checks import as_array, at_least, require, require_function
+from attn_jax.blocks import all_pairs, indices
+from attn_jax.checks import as_array, at_least, require
 from attn_jax.dropout import Dropout
-from attn_jax.normalizers import Softmax, logsumexp, softmax
+from attn_jax.normalizers import Normalizer, Softmax, logsumexp, softmax
 from attn_jax.precision import accumulate, computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import PRODUCTS, ScaledDot, Score, compared
@@ -51,7 +53,7 @@ def attention(
     value: Num[ArrayLike, "k e"],
     *,
     score: Score = ScaledDot(),
-    normalizer: Any = Softmax(),
+    normalizer: Normalizer = Softmax(),
     score_mod: ScoreMod | None = None,
     mask: masks.MaskFunction | None = None,
     dropout: Dropout | None = None,
@@ -65,7 +67,7 @@ def attention(
       key: one row per key.
       value: one row per key.
       score: how well each query and key agree; a member of `attn_jax.scores` or a function that
-        compares each pair by itself, as score_mod and mask look at each pair by itself.
+        compares each pair by itself, as score_mod and mask are functions of one pair.
       normalizer: from scores to weights; a member of `attn_jax.normalizers` or a function.
       score_mod: what is done to the scores before the mask.
       mask: True where a query may attend to a key.
@@ -85,9 +87,9 @@ def attention(
     >>> attention(jnp.zeros((1, 2)), jnp.zeros((2, 2)), jnp.array([[1.0], [3.0]])).tolist()
     [[2.0]]
     """
-    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
-    how = {"dropout": dropout, "implementation": implementation, "block_size": block_size}
-    return _attend(query, key, value, slots, **how)[0]
+    slots = AttentionSlots(score, normalizer, score_mod, mask, dropout)
+    how = {"implementation": implementation, "block_size": block_size}
+    return attend(query, key, value, slots, **how)[0]
 
 
 def attention_weights(
@@ -95,7 +97,7 @@ def attention_weights(
     key: Num[ArrayLike, "k c"],
     *,
     score: Score = ScaledDot(),
-    normalizer: Any = Softmax(),
+    normalizer: Normalizer = Softmax(),
     score_mod: ScoreMod | None = None,
     mask: masks.MaskFunction | None = None,
 ) -> Float[Array, "q k"]:
@@ -104,10 +106,7 @@ def attention_weights(
     >>> attention_weights(jnp.zeros((1, 2)), jnp.zeros((2, 2))).tolist()
     [[0.5, 0.5]]
     """
-    query, key, _ = _arrays(query, key)
-    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
-    _check(query, key, **slots)
-    return _weigh(*_scores(query, key, score, score_mod, mask), normalizer)
+    return weigh(query, key, AttentionSlots(score, normalizer, score_mod, mask))
 
 
 def attention_and_logsumexp(
@@ -116,7 +115,7 @@ def attention_and_logsumexp(
     value: Num[ArrayLike, "k e"],
     *,
     score: Score = ScaledDot(),
-    normalizer: Any = Softmax(),
+    normalizer: Normalizer = Softmax(),
     score_mod: ScoreMod | None = None,
     mask: masks.MaskFunction | None = None,
     dropout: Dropout | None = None,
@@ -134,9 +133,9 @@ def attention_and_logsumexp(
     """
     normalizer = Softmax() if normalizer is softmax else normalizer
     require(isinstance(normalizer, Softmax), "normalizer", "be a Softmax", normalizer)
-    slots = {"score": score, "normalizer": normalizer, "score_mod": score_mod, "mask": mask}
-    how = {"dropout": dropout, "implementation": implementation, "block_size": block_size}
-    return _attend(query, key, value, slots, **how, logsumexp=True)
+    slots = AttentionSlots(score, normalizer, score_mod, mask, dropout)
+    how = {"implementation": implementation, "block_size": block_size}
+    return attend(query, key, value, slots, **how, logsumexp=True)
 
 
 def merge(
@@ -166,7 +165,7 @@ def merge(
     return merged.astype(output_dtype(outputs)), logsumexp(logsumexps, axis=0)
 
 
-def choose(implementation: str, pairs: int, normalizer: Any) -> str:
+def choose(implementation: str, pairs: int, normalizer: Normalizer) -> str:
     """What "auto" stands for: streaming from 2²⁰ pairs on if the normalizer streams, else dense.
 
     >>> choose("auto", 2**20, Softmax()), choose("auto", 2**20 - 1, Softmax())
@@ -194,47 +193,49 @@ def pairs_of(score: Score, query: Any, key: Any) -> int:
     if pairs >= _CROSSOVER or pairs * max(d, c) < _CROSSOVER * _CHEAP:  # it makes no difference
         return pairs
     try:
-        held = streaming.held_per_pair(score, query, key)
+        numbers = streaming.numbers_per_pair(score, query, key)
     except (TypeError, ValueError):  # a function that knows these shapes alone
-        held = 1
-    return max(pairs, pairs * held // _CHEAP)
+        numbers = 1
+    return max(pairs, pairs * numbers // _CHEAP)
 
 
-def _attend(
-    query: Any,
-    key: Any,
-    value: Any,
-    slots: dict[str, Any],
+def attend(
+    query: Num[ArrayLike, "q d"],
+    key: Num[ArrayLike, "k c"],
+    value: Num[ArrayLike, "k e"],
+    slots: AttentionSlots,
     *,
-    dropout: Dropout | None,
-    implementation: str,
-    block_size: tuple[int, int] | None,
+    implementation: str = "auto",
+    block_size: tuple[int, int] | None = None,
     logsumexp: bool = False,
 ) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
-    """The output and, where asked for, the logsumexp."""
+    """`attention`, its slots being one value; and the logsumexp, or None where it is not wanted."""
     _require_choice(implementation, block_size)
     query, key, value = _arrays(query, key, value)
-    _check(query, key, **slots)
-    is_dropout = dropout is None or isinstance(dropout, Dropout)
-    require(is_dropout, "dropout", "be a Dropout or None", dropout)
+    slots.check(query, key)
+    how = {"block_size": block_size, "logsumexp": logsumexp}
     if implementation == "cudnn":
-        options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
         one_head = (each[None, :, None] for each in (query, key, value))
-        return cudnn.attend(*one_head, **slots, **options)[0, :, 0], None
-    pairs = pairs_of(slots["score"], query, key) if implementation == "auto" else 0
-    if choose(implementation, pairs, slots["normalizer"]) == "streaming":
-        slots["normalizer"] = streaming.as_slot(slots["normalizer"])
+        return cudnn.attend(*one_head, slots, **how)[0, :, 0], None
+    pairs = pairs_of(slots.score, query, key) if implementation == "auto" else 0
+    if choose(implementation, pairs, slots.normalizer) == "streaming":
+        slots = dataclasses.replace(slots, normalizer=streaming.as_slot(slots.normalizer))
         if query.shape[0] * key.shape[0] != 0:
-            options = {"dropout": dropout, "block_size": block_size, "logsumexp": logsumexp}
-            return streaming.stream(query, key, value, **slots, **options)
-    score, normalizer, score_mod, mask = (
-        slots[name] for name in ("score", "normalizer", "score_mod", "mask")
-    )
-    scores, allowed = _scores(query, key, score, score_mod, mask)
+            return streaming.stream(query, key, value, slots, **how)
+    scores, allowed = _scores(query, key, slots)
     if allowed is not None:
         value = jnp.where(attended(allowed), value, 0)
-    output = _weighted_sum(_weigh(scores, allowed, normalizer), value, dropout)
-    return output, normalizer.logsumexp(scores, where=allowed) if logsumexp else None
+    output = _weighted_sum(_normalized(scores, allowed, slots.normalizer), value, slots.dropout)
+    return output, slots.normalizer.logsumexp(scores, where=allowed) if logsumexp else None
+
+
+def weigh(
+    query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k c"], slots: AttentionSlots
+) -> Float[Array, "q k"]:
+    """`attention_weights`, its slots being one value."""
+    query, key, _ = _arrays(query, key)
+    slots.check(query, key)
+    return _normalized(*_scores(query, key, slots), slots.normalizer)
 
 
 def _require_choice(implementation: str, block_size: tuple[int, int] | None) -> None:
@@ -247,26 +248,6 @@ def _require_choice(implementation: str, block_size: tuple[int, int] | None) -> 
         and all(isinstance(size, int) and size > 0 for size in block_size)
     )
     require(proper, "block_size", "be two positive integers (queries, keys)", block_size)
-
-
-def _check(
-    query: Array, key: Array, *, score: Any, normalizer: Any, score_mod: Any, mask: Any
-) -> None:
-    """Refuse what is not a slot, and slots that do not fit the arrays."""
-    forms = (
-        ("score", score, "(query, key) -> scores"),
-        ("normalizer", normalizer, "(scores, where=None, axis=-1) -> weights"),
-        ("score_mod", score_mod, "(scores, query_index, key_index) -> scores"),
-        ("mask", mask, "(query_index, key_index) -> bool; masks.Dense(array) wraps an array"),
-    )
-    for name, slot, form in forms:
-        if slot is not None or name in ("score", "normalizer"):
-            require_function(slot, name, f"a function {form}")
-    if hasattr(score, "check"):
-        score.check(query, key)
-    for slot in (score_mod, mask):
-        if hasattr(slot, "check"):
-            slot.check(query.shape[0], key.shape[0])
 
 
 def _arrays(query: Any, key: Any, value: Any = None) -> tuple[Array, Array, Array | None]:
@@ -298,21 +279,17 @@ def _real(array: Any, name: str) -> Array:
 
 
 def _scores(
-    query: Num[Array, "q d"],
-    key: Num[Array, "k c"],
-    score: Score,
-    score_mod: ScoreMod | None,
-    mask: masks.MaskFunction | None,
+    query: Num[Array, "q d"], key: Num[Array, "k c"], slots: AttentionSlots
 ) -> tuple[Float[Array, "q k"], Bool[Array, "q k"] | None]:
     """Modified scores and what the mask allows."""
     q, k = query.shape[0], key.shape[0]
-    allowed = None if mask is None else masks.dense(mask, q, k)
-    slots = {"score": score, "score_mod": score_mod, "allowed": allowed}
-    return block_scores(*compared(score, query, key), whole(q, k), **slots), allowed
+    allowed = None if slots.mask is None else masks.dense(slots.mask, q, k)
+    options = {"score": slots.score, "score_mod": slots.score_mod, "allowed": allowed}
+    return block_scores(*compared(slots.score, query, key), all_pairs(q, k), **options), allowed
 
 
-def _weigh(
-    scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Any
+def _normalized(
+    scores: Float[Array, "q k"], allowed: Bool[Array, "q k"] | None, normalizer: Normalizer
 ) -> Float[Array, "q k"]:
     ours = streaming.has_form(normalizer)  # keeps to `where` by itself, at no cost in memory
     if allowed is not None and not ours:

@@ -1,6 +1,6 @@
-"""What is known of a mask, block by block, before any pair is looked at.
+"""What is known of a mask, block by block, before it is evaluated.
 
-A grid cuts the [q, k] array of pairs into blocks. An implementation leaves out the blocks that a
+A grid divides the [q, k] array of pairs into blocks. An implementation leaves out the blocks that a
 mask surely empties and computes no mask in those that it surely leaves whole.
 """
 
@@ -29,59 +29,61 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class BlockMask:
-    """What a mask lets through in each block [rows, columns] of a grid.
+    """What a mask allows in each block [rows, columns] of a grid.
 
-    `some` is False where surely nothing is allowed, `every` True where surely all is: both known
-    statically. `maybe`, where there is one, is False where the run-time values allow nothing.
+    `any` is False where surely nothing is allowed, `all` True where surely all is:
+    both known statically. `runtime_any`, where there is one, is False where the run-time values
+    allow nothing.
     """
 
-    some: np.ndarray
-    every: np.ndarray
-    maybe: Array | None = None
+    any: np.ndarray
+    all: np.ndarray
+    runtime_any: Array | None = None
 
     @classmethod
     def unknown(cls, rows: Span, columns: Span) -> "BlockMask":
-        """Nothing is known: every block has to be looked at."""
+        """Nothing is known: the mask has to be evaluated in every block."""
         shape = len(rows.first), len(columns.first)
         return cls(np.ones(shape, bool), np.zeros(shape, bool))
 
     @classmethod
-    def of(cls, some: Any, every: Any, rows: Span, columns: Span) -> "BlockMask":
+    def of(cls, any_inside: Any, all_inside: Any, rows: Span, columns: Span) -> "BlockMask":
         """From comparisons of block ends, which are NumPy's where all positions are static."""
         shape = len(rows.first), len(columns.first)
-        if every is None or isinstance(some, jax.Array):
+        if all_inside is None or isinstance(any_inside, jax.Array):
             nothing = cls.unknown(rows, columns)
-            return cls(nothing.some, nothing.every, _unless_batched(jnp.broadcast_to(some, shape)))
-        return cls(np.broadcast_to(some, shape), np.broadcast_to(every, shape))
+            runtime_any = _unless_batched(jnp.broadcast_to(any_inside, shape))
+            return cls(nothing.any, nothing.all, runtime_any)
+        return cls(np.broadcast_to(any_inside, shape), np.broadcast_to(all_inside, shape))
 
     def __and__(self, other: "BlockMask") -> "BlockMask":
-        both = [each.maybe for each in (self, other) if each.maybe is not None]
-        maybe = None if not both else both[0] if len(both) == 1 else both[0] & both[1]
-        return BlockMask(self.some & other.some, self.every & other.every, maybe)
+        both = [each.runtime_any for each in (self, other) if each.runtime_any is not None]
+        runtime_any = None if not both else both[0] if len(both) == 1 else both[0] & both[1]
+        return BlockMask(self.any & other.any, self.all & other.all, runtime_any)
 
     def __or__(self, other: "BlockMask") -> "BlockMask":
-        maybe = None
-        if self.maybe is not None and other.maybe is not None:
-            maybe = (self.some & self.maybe) | (other.some & other.maybe)
-        elif self.maybe is not None or other.maybe is not None:
-            traced, plain = (self, other) if self.maybe is not None else (other, self)
-            maybe = (traced.some & traced.maybe) | plain.some
-        return BlockMask(self.some | other.some, self.every | other.every, maybe)
+        runtime_any = None
+        if self.runtime_any is not None and other.runtime_any is not None:
+            runtime_any = (self.any & self.runtime_any) | (other.any & other.runtime_any)
+        elif self.runtime_any is not None or other.runtime_any is not None:
+            traced, plain = (self, other) if self.runtime_any is not None else (other, self)
+            runtime_any = (traced.any & traced.runtime_any) | plain.any
+        return BlockMask(self.any | other.any, self.all | other.all, runtime_any)
 
     def __invert__(self) -> "BlockMask":
-        return BlockMask(~self.every, ~self.some)
+        return BlockMask(~self.all, ~self.any)
 
 
 @jax.custom_batching.custom_vmap
-def _unless_batched(maybe: Array) -> Array:
+def _unless_batched(runtime_any: Array) -> Array:
     """As it is; under vmap all True: a block is computed anyway if one example needs it.
 
     (And a `cond` whose predicate is batched stops gradients, which has no transpose.)
     """
-    return maybe
+    return runtime_any
 
 
 @_unless_batched.def_vmap
-def _(axis_size: int, in_batched: Any, maybe: Array) -> tuple[Array, bool]:
+def _(axis_size: int, in_batched: Any, runtime_any: Array) -> tuple[Array, bool]:
     del axis_size, in_batched
-    return jnp.ones(maybe.shape[1:], bool), False
+    return jnp.ones(runtime_any.shape[1:], bool), False

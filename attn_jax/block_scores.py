@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,8 @@ def block_scores(
     key: Num[Array, "k c"],
     block: Block,
     *,
-    score: Any,
-    score_mod: Any = None,
+    score: scores.Score,
+    score_mod: score_mods.ScoreMod | None = None,
     allowed: Bool[Array, "#q #k"] | None = None,
 ) -> Float[Array, "q k"]:
     """score_mod(score(query, key)) of a block's rows, in which nothing derives from deleted rows.
@@ -54,7 +53,7 @@ def _any(allowed: Bool[Array, "q k"], axis: int) -> Bool[Array, " n"]:
 def _modify(
     scores: Float[Array, "q k"],
     allowed: Bool[Array, "#q #k"] | None,
-    score_mod: Any,
+    score_mod: score_mods.ScoreMod,
     block: Block,
 ) -> Float[Array, "q k"]:
     """score_mod(scores) that derives nothing from deleted scores; any number where one is masked.
@@ -71,7 +70,7 @@ def _modify(
     return jnp.where(outside, -jnp.inf, modified)
 
 
-def _is_product(score: Any, key: Array) -> bool:
+def _is_product(score: scores.Score, key: Array) -> bool:
     """Whether the scores are surely a product of matrices, which XLA writes to memory."""
     products = (*scores.PRODUCTS, scores.Additive)
     return isinstance(inspect.unwrap(score), products) and key.shape[1] > 1

@@ -24,7 +24,7 @@ class Block:
     """`size` of all pairs, (queries, keys), from `start` on.
 
     Blocks of a grid that does not divide q or k may reach `beyond` them. There the last index is
-    repeated, so that whatever is called with indices sees none that does not exist.
+    repeated, so that no function of indices is called with one that does not exist.
 
     >>> Block((2, 2), (3, 5), (2, 4), beyond=(True, True)).indices[1].tolist()
     [[4, 4]]
@@ -36,14 +36,14 @@ class Block:
     beyond: tuple[bool, bool] = (False, False)
 
     @property
-    def is_whole(self) -> bool:
+    def is_all(self) -> bool:
         """Whether these are statically known to be all pairs."""
         return self.size == self.of and all(type(start) is int for start in self.start)
 
     @property
     def indices(self) -> tuple[Int[Array, "q 1"], Int[Array, "1 k"]]:
         """query_index [q, 1] and key_index [1, k]."""
-        if self.is_whole:
+        if self.is_all:
             return indices(*self.size)
         rows, columns = (
             jnp.minimum(start + jnp.arange(size), of - 1) if beyond else start + jnp.arange(size)
@@ -64,7 +64,7 @@ class Block:
 
     def take(self, array: Array) -> Array:
         """These entries of an array [q, k] of all pairs."""
-        if self.is_whole:
+        if self.is_all:
             return array
         for axis, (start, size, of, beyond) in enumerate(self._axes):
             first = jnp.minimum(start, of - size)
@@ -78,6 +78,6 @@ class Block:
         return zip(self.start, self.size, self.of, self.beyond, strict=True)
 
 
-def whole(queries: int, keys: int) -> Block:
+def all_pairs(queries: int, keys: int) -> Block:
     """All pairs as one block."""
     return Block((queries, keys), (queries, keys))

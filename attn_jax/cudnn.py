@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from attn_jax import masks, normalizers, scores
+from attn_jax.attention_slots import AttentionSlots
 from attn_jax.checks import require
 
 
@@ -14,12 +15,8 @@ def attend(
     query: Num[Array, "b q n d"],
     key: Num[Array, "b k g d"],
     value: Num[Array, "b k g e"],
+    slots: AttentionSlots,
     *,
-    score: Any,
-    normalizer: Any,
-    score_mod: Any = None,
-    mask: Any = None,
-    dropout: Any = None,
     block_size: Any = None,
     logsumexp: bool = False,
 ) -> Num[Array, "b q n e"]:
@@ -31,6 +28,7 @@ def attend(
     Raises:
       ValueError: anything else; the message names it.
     """
+    score, normalizer, mask = slots.score, slots.normalizer, slots.mask
     plain_scale = type(score) is scores.Dot or (
         type(score) is scores.ScaledDot and (score.scale is None or _is_number(score.scale))
     )
@@ -45,9 +43,9 @@ def attend(
         (not logsumexp, "the output alone is asked for", "attention_and_logsumexp"),
         (plain_scale, "the score is Dot, or ScaledDot with a number as its scale", score),
         (is_softmax, "the normalizer is Softmax without a sink", normalizer),
-        (score_mod is None, "there is no score_mod", score_mod),
+        (slots.score_mod is None, "there is no score_mod", slots.score_mod),
         (mask is None or causal, "the mask is None or Causal()", mask),
-        (dropout is None, "there is no dropout", dropout),
+        (slots.dropout is None, "there is no dropout", slots.dropout),
         (block_size is None, "there is no block_size", block_size),
         (half, "query, key and value are all float16 or all bfloat16", str(dtypes)),
         (width == value.shape[-1], "value has as many features as key", shapes),

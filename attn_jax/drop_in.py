@@ -14,6 +14,7 @@ leading axis is left out everywhere.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer, Num
 
 from attn_jax import masks
-from attn_jax.attention import attention_weights
-from attn_jax.checks import as_array, require, require_function, require_integer
+from attn_jax.attention import weigh
+from attn_jax.attention_slots import AttentionSlots, require_slots
+from attn_jax.checks import as_array, require, require_integer
 from attn_jax.dropout import Dropout
 from attn_jax.heads import choose_for_heads, over_heads, require_layout
-from attn_jax.normalizers import Softmax
+from attn_jax.normalizers import Normalizer, Softmax
 from attn_jax.precision import computable, output_dtype
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
@@ -80,14 +82,14 @@ def dot_product_attention(
     query, key, value = (computable(as_array(array, name)) for name, array in named.items())
     lengths = (query_seq_lengths, key_value_seq_lengths)
     implementation = "auto" if implementation in (None, "xla") else implementation
-    structure = [masks.Causal()] if is_causal else []
-    if local_window_size is not None:
-        structure.append(masks.Window(*_sides(local_window_size)))
+    causal = masks.Causal() if is_causal else None
+    window = None if local_window_size is None else masks.Window(*_sides(local_window_size))
+    slots = AttentionSlots(ScaledDot(scale), Softmax(), mask=masks.combined([causal, window]))
     require_layout(query, key, value)
-    chosen = choose_for_heads(implementation, Softmax(), query, key)
-    head = chosen.head(score=ScaledDot(scale), normalizer=Softmax(), logsumexp=return_residual)
-    where = {"bias": bias, "mask": mask, "lengths": lengths, "structure": structure}
-    results = over_heads(head, query, key, value, **where, **chosen.turns)
+    chosen = choose_for_heads(implementation, slots.normalizer, query, key)
+    head = chosen.head(logsumexp=return_residual)
+    arrays = {"bias": bias, "mask": mask, "lengths": lengths}
+    results = over_heads(head, query, key, value, slots, **arrays, **chosen.turns)
     if not return_residual:
         return results
     output, logsumexp = results
@@ -97,7 +99,7 @@ def dot_product_attention(
 def flax_attention_fn(
     *,
     score: Score = ScaledDot(),
-    normalizer: Any = Softmax(),
+    normalizer: Normalizer = Softmax(),
     score_mod: ScoreMod | None = None,
     mask: masks.MaskFunction | None = None,
     implementation: str = "auto",
@@ -116,11 +118,8 @@ def flax_attention_fn(
     >>> layer(jnp.ones((3, 5, 4))).shape
     (3, 5, 4)
     """
-    slots = {"score": score, "normalizer": normalizer}
-    own_mask, own_mod = mask, score_mod
-    if own_mask is not None:
-        form = "a function (query_index, key_index) -> bool; masks.Dense(array) wraps an array"
-        require_function(own_mask, "mask", form)
+    given = AttentionSlots(score, normalizer, score_mod, mask)
+    require_slots(mask=mask)
 
     def attention_fn(
         query: Num[Array, "*B T N H"],
@@ -146,8 +145,8 @@ def flax_attention_fn(
         flat = [each.reshape(-1, *each.shape[-3:]) for each in (query, key, value)]
         arrays = {"bias": bias, "mask": None if mask is None else mask.astype(bool)}
         arrays = {name: _flat_batch(each, batch, name) for name, each in arrays.items()}
-        structure = [masks.Causal()] if is_causal else []
-        structure += [] if own_mask is None else [own_mask]
+        causal = masks.Causal() if is_causal else None
+        slots = dataclasses.replace(given, mask=masks.combined([causal, given.mask]))
         rngs = None
         if dropout_rate != 0 and not deterministic:
             needs = "be a PRNG key where dropout_rate is not 0 and deterministic is False"
@@ -156,19 +155,16 @@ def flax_attention_fn(
             rngs = dropout_rng
             if not broadcast_dropout:
                 rngs = jax.random.split(dropout_rng, (flat[0].shape[0], query.shape[-2]))
-        common = {"structure": structure, "score_mod": own_mod}
-
         chosen = choose_for_heads(implementation, normalizer, query, key, score)
 
-        def head_weights(query, key, value, **options):
-            return attention_weights(query, key, **slots, **options)
+        def head_weights(query, key, value, slots):
+            return weigh(query, key, slots)
 
         dropout = {"dropout_rate": dropout_rate, "rngs": rngs}
         with _precision(precision):
-            head = chosen.head(**slots)
-            output = over_heads(head, *flat, **arrays, **common, **dropout, **chosen.turns)
+            output = over_heads(chosen.head(), *flat, slots, **arrays, **dropout, **chosen.turns)
             if module is not None:
-                weights = over_heads(head_weights, *flat, **arrays, **common)
+                weights = over_heads(head_weights, *flat, slots, **arrays)
                 weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it
                 weights = weights.reshape(*batch, *weights.shape[1:]).astype(query.dtype)
                 _sow(module, weights)

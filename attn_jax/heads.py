@@ -5,10 +5,10 @@ key head n // (N / K). Each head is a call of a function of one head: vmapped, o
 other where they stream on a CPU.
 """
 
-import functools
+import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +16,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from attn_jax import cudnn, masks, streaming
-from attn_jax.attention import attention, attention_and_logsumexp, choose, pairs_of
+from attn_jax.attention import attend, choose, pairs_of
+from attn_jax.attention_slots import AttentionSlots
 from attn_jax.checks import all_hold, as_array, at_least, require
 from attn_jax.dropout import Dropout
 from attn_jax.meshes import beside
+from attn_jax.normalizers import Normalizer
 from attn_jax.precision import computable
-from attn_jax.score_mods import Bias, ScoreMod, chain
+from attn_jax.score_mods import Bias, chain
 from attn_jax.scores import ScaledDot, Score
 from attn_jax.slots import compiled
 from attn_jax.streaming import size_for_heads
@@ -36,7 +38,7 @@ class Part(NamedTuple):
 
     @property
     def axes(self) -> int:
-        """How many axes an example and a head do not see: [B], [K, G]."""
+        """How many leading axes choose an example, [B], and a head, [K, G]."""
         return self.examples + 2 * self.heads
 
 
@@ -45,25 +47,25 @@ def over_heads(
     query: Num[Array, "*B T N H"],
     key: Num[Array, "*B S K H"],
     value: Num[Array, "*B S K E"],
+    slots: AttentionSlots,
     *,
     bias: Num[ArrayLike, "..."] | None = None,
     mask: Bool[ArrayLike, "..."] | None = None,
     lengths: tuple[Any, Any] = (None, None),
-    structure: Sequence[masks.MaskFunction] = (),
-    score_mod: ScoreMod | None = None,
     dropout_rate: float = 0.0,
     rngs: Array | None = None,
     own_slots: Any = None,
     at_a_time: int = 0,
     at_once: bool = False,
 ) -> Any:
-    """Apply a function of one head, (query [T, H], key, value, **slots), to all of them.
+    """Apply a function of one head, (query [T, H], key, value, slots), to all of them.
 
-    `lengths` are those of queries and keys [B]. `rngs` is one PRNG key that all heads share, or an
-    array of them [B, N]. `own_slots` is a pytree of arrays [N, …]: each head gets its part as the
-    keyword `own`. `at_a_time` is how many heads a loop computes in one turn; 0 is vmap over all.
-    A function that takes all heads `at_once` gets the arrays as they are, with a batch, and the
-    slots of the first head.
+    It gets the slots with its own bias, mask, lengths and dropout in them. `lengths` are those of
+    queries and keys [B]. `rngs` is one PRNG key that all heads share, or an array of them [B, N].
+    `own_slots` is a pytree of arrays [N, …]: each head gets its part as the keyword `own`.
+    `at_a_time` is how many heads a loop computes in one turn; 0 is vmap over all. A function that
+    takes all heads `at_once` gets the arrays as they are, with a batch, and the slots of the first
+    head.
     """
     require_layout(query, key, value)
     batched = query.ndim == 4
@@ -86,8 +88,9 @@ def over_heads(
             name: part.array[(0,) * (part.examples + 2 * part.heads)]
             for name, part in parts.items()
         }
-        slots = s, structure, score_mod, dropout_rate, jax.tree.map(lambda _: 0, own_slots)
-        result = head(query, key, value, **_slots(first, *slots))
+        own = jax.tree.map(lambda _: 0, own_slots)
+        slots, own = _of_one_head(first, s, slots, dropout_rate, own)
+        result = head(query, key, value, slots, **own)
         return result if batched else result[0]
     by_group = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
     arrays = {name: part.array for name, part in parts.items()}
@@ -96,8 +99,8 @@ def over_heads(
     arrays |= dict(zip(of_examples, own, strict=True))
     inputs = by_group, key.swapaxes(1, 2), value.swapaxes(1, 2), arrays
     axes = {name: (part.examples, part.heads) for name, part in parts.items()}
-    own = jax.tree.map(lambda _: 0, own_slots)  # what they look like
-    how = head, axes, (n // k, k, b), at_a_time, s, structure, score_mod, dropout_rate, own
+    own = jax.tree.map(lambda _: 0, own_slots)  # their structure
+    how = head, axes, (n // k, k, b), at_a_time, s, slots, dropout_rate, own
     # a loop is compiled at each call; traced, it is a part of what its caller compiles
     traced = any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((inputs, how)))
     loops = at_a_time and not traced
@@ -112,39 +115,40 @@ def over_heads(
 
 
 def _every_head(
-    query, key, value, arrays, head, axes, counts, at_a_time, keys, structure, score_mod, rate, own
+    query, key, value, arrays, head, axes, counts, at_a_time, keys, slots, dropout_rate, own
 ):
     def one_head(query, key, value, arrays):
-        return head(query, key, value, **_slots(arrays, keys, structure, score_mod, rate, own))
+        of_head, options = _of_one_head(arrays, keys, slots, dropout_rate, own)
+        return head(query, key, value, of_head, **options)
 
     return _nested(one_head, counts, axes, at_a_time)(query, key, value, arrays)
 
 
-def _slots(
+def _of_one_head(
     arrays: dict[str, Array],
     keys: int,
-    structure: Sequence[masks.MaskFunction],
-    score_mod: ScoreMod | None,
+    slots: AttentionSlots,
     dropout_rate: Float[ArrayLike, ""],
     own: Any,
-) -> dict[str, Any]:
-    """The slots of one head, of its parts of the arrays; `own` is what its own look like."""
-    allowed = list(structure)
+) -> tuple[AttentionSlots, dict[str, Any]]:
+    """The slots with one head's parts of the arrays; what is its `own`, of which own is a model."""
+    allowed = [slots.mask]
     if {"query_length", "key_length"} & arrays.keys():
         key_length = arrays.get("key_length", keys)
         allowed.append(masks.Padding(key_length, arrays.get("query_length")))
     if "mask" in arrays:
         allowed.append(masks.Dense(arrays["mask"]))
-    mods = [Bias(arrays["bias"])] if "bias" in arrays else []
-    mods += [] if score_mod is None else [score_mod]
-    slots = {"score_mod": chain(*mods) if mods else None}
-    slots["mask"] = functools.reduce(_both, allowed) if allowed else None
+    changes = {"mask": masks.combined(allowed)}
+    if "bias" in arrays:
+        bias = Bias(arrays["bias"])
+        changes["score_mod"] = bias if slots.score_mod is None else chain(bias, slots.score_mod)
     if "rng" in arrays:
-        slots["dropout"] = Dropout(dropout_rate, arrays["rng"])
+        changes["dropout"] = Dropout(dropout_rate, arrays["rng"])
+    options = {}
     if own is not None:
         leaves, form = jax.tree.flatten(own)
-        slots["own"] = form.unflatten([arrays[f"own {i}"] for i in range(len(leaves))])
-    return slots
+        options["own"] = form.unflatten([arrays[f"own {i}"] for i in range(len(leaves))])
+    return dataclasses.replace(slots, **changes), options
 
 
 def _nested(
@@ -180,18 +184,22 @@ class Choice(NamedTuple):
     block_size: tuple[int, int] | None
     at_a_time: int
 
-    def head(self, *, logsumexp: bool = False, **slots: Any) -> Callable[..., Any]:
-        """What `over_heads` calls: attention with these slots, which travel as its arguments."""
+    def head(self, *, logsumexp: bool = False) -> Callable[..., Any]:
+        """What `over_heads` calls: attention, or attention and its logsumexp."""
+        how = {"block_size": self.block_size, "logsumexp": logsumexp}
         if self.implementation == "cudnn":
-            return jax.tree_util.Partial(cudnn.attend, logsumexp=logsumexp, **slots)
-        function = attention_and_logsumexp if logsumexp else attention
-        how = {"implementation": self.implementation, "block_size": self.block_size}
-        return jax.tree_util.Partial(function, **slots, **how)
+            return jax.tree_util.Partial(cudnn.attend, **how)
+        return jax.tree_util.Partial(_one_head, implementation=self.implementation, **how)
 
     @property
     def turns(self) -> dict[str, Any]:
         """How `over_heads` calls it: cuDNN takes all heads at once."""
         return {"at_a_time": self.at_a_time, "at_once": self.implementation == "cudnn"}
+
+
+def _one_head(query, key, value, slots, *, logsumexp, **how):
+    both = attend(query, key, value, slots, logsumexp=logsumexp, **how)
+    return both if logsumexp else both[0]
 
 
 # pairs of one head on a CPU: from where streaming heads outrun dense ones, and up to where two at a
@@ -200,7 +208,11 @@ STREAMS, IN_TWOS = 2**16, 2**18
 
 
 def choose_for_heads(
-    implementation: str, normalizer: Any, query: Array, key: Array, score: Score = ScaledDot()
+    implementation: str,
+    normalizer: Normalizer,
+    query: Array,
+    key: Array,
+    score: Score = ScaledDot(),
 ) -> Choice:
     """What "auto" stands for where there are heads: on a CPU they stream in a loop.
 
@@ -215,11 +227,11 @@ def choose_for_heads(
     one_head = [
         jax.ShapeDtypeStruct((each.shape[-3], each.shape[-1]), each.dtype) for each in (query, key)
     ]
-    held = pairs_of(score, *one_head)
-    implementation = choose(implementation, held, normalizer)
+    counted = pairs_of(score, *one_head)
+    implementation = choose(implementation, counted, normalizer)
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
-    block_size = size_for_heads(heads) if streams and not loops and held == pairs else None
+    block_size = size_for_heads(heads) if streams and not loops and counted == pairs else None
     at_a_time = (1 if at_least(pairs, IN_TWOS + 1) else 2) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 
@@ -261,10 +273,6 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
         return jax.tree.map(lambda each: each[None], only)  # a loop would copy all of it
 
     return mapped
-
-
-def _both(one: masks.MaskFunction, other: masks.MaskFunction) -> masks.MaskFunction:
-    return one & other if isinstance(one, masks.Mask) else other & one
 
 
 def require_layout(query: Array, key: Array, value: Array) -> None:

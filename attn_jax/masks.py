@@ -10,8 +10,9 @@ a Python int of any size will do: they are compared without wrapping.
 """
 
 import dataclasses
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
 from attn_jax.block_mask import BlockMask, Span
-from attn_jax.blocks import Block, Index, whole
+from attn_jax.blocks import Block, Index, all_pairs
 from attn_jax.checks import all_hold, require, require_count, require_function, require_integer
 from attn_jax.integers import compare, moved, relative_position
 from attn_jax.slots import index, slot
@@ -72,7 +73,17 @@ def dense(mask: MaskFunction, queries: int, keys: int) -> Bool[Array, "q k"]:
     """
     if hasattr(mask, "check"):
         mask.check(queries, keys)
-    return jnp.broadcast_to(in_block(mask, whole(queries, keys)), (queries, keys))
+    return jnp.broadcast_to(in_block(mask, all_pairs(queries, keys)), (queries, keys))
+
+
+def combined(masks: Iterable[MaskFunction | None]) -> MaskFunction | None:
+    """What all of the masks allow; None stands for a mask that allows everything.
+
+    >>> combined([None, Causal(), None])
+    Causal(offset=0)
+    """
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(lambda one, other: _mask(one) & other, given) if given else None
 
 
 def in_block(mask: MaskFunction, block: Block) -> Bool[Array, "#q #k"]:
@@ -105,7 +116,7 @@ class Causal(Mask):
     [[1, 1, 0], [1, 1, 1]]
     """
 
-    offset: Integer[ArrayLike, ""] = index(0)
+    offset: Integer[ArrayLike, ""] = index(default=0)
 
     def __post_init__(self):
         require_integer(self.offset, "offset")
@@ -145,7 +156,7 @@ class Window(Mask):
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks in the band, and those within it."""
         band = BlockMask.unknown(rows, columns)
-        band = dataclasses.replace(band, every=band.some)
+        band = dataclasses.replace(band, all=band.any)
         if self.left is not None:
             band &= _not_before(self.left, rows, columns)
         if self.right is not None:
@@ -162,7 +173,7 @@ class Padding(Mask):
     """
 
     key_length: Integer[ArrayLike, ""] = index()
-    query_length: Integer[ArrayLike, ""] | None = index(None)
+    query_length: Integer[ArrayLike, ""] | None = index(default=None)
 
     def __post_init__(self):
         require_count(self.key_length, "key_length")
@@ -207,9 +218,9 @@ class Segments(Mask):
         """Blocks whose ranges of ids overlap, known at run time."""
         low, high = rows.of(self.query_ids)
         first, last = columns.of(self.key_ids)
-        some = compare(operator.le, low[:, None], last[None, :])
-        some &= compare(operator.le, first[None, :], high[:, None])
-        return BlockMask.of(some, None, rows, columns)
+        overlap = compare(operator.le, low[:, None], last[None, :])
+        overlap &= compare(operator.le, first[None, :], high[:, None])
+        return BlockMask.of(overlap, None, rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
         """Raise ValueError where the slot does not fit the scores."""
@@ -336,11 +347,11 @@ class Not(Mask):
         return ~self.mask(query_index, key_index)
 
     def in_block(self, block: Block) -> Bool[Array, "#q #k"]:
-        """The mask, in a block, turned around."""
+        """What the mask does not allow in a block."""
         return ~self.mask.in_block(block)
 
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
-        """What is known of the mask, turned around."""
+        """The complement of what is known of the mask."""
         return ~self.mask.block_mask(rows, columns)
 
     def check(self, queries: int, keys: int) -> None:
@@ -410,24 +421,24 @@ jax.tree_util.register_pytree_node(
 
 def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) -> BlockMask:
     """Blocks whose indices along one axis lie before a length."""
-    some, every = (
+    any_inside, all_inside = (
         compare(operator.lt, end.reshape(shape), length) for end in (ends.first, ends.last)
     )
-    return BlockMask.of(some, every, rows, columns)
+    return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
 def _not_after(most: Any, rows: Span, columns: Span) -> BlockMask:
     """Blocks where j - i is at most that."""
-    some = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
-    every = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
-    return BlockMask.of(some, every, rows, columns)
+    any_inside = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
+    all_inside = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
+    return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
 def _not_before(most: Any, rows: Span, columns: Span) -> BlockMask:
     """Blocks where i - j is at most that."""
-    some = compare(operator.le, rows.first[:, None] - columns.last[None, :], most)
-    every = compare(operator.le, rows.last[:, None] - columns.first[None, :], most)
-    return BlockMask.of(some, every, rows, columns)
+    any_inside = compare(operator.le, rows.first[:, None] - columns.last[None, :], most)
+    all_inside = compare(operator.le, rows.last[:, None] - columns.first[None, :], most)
+    return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
 def _mask(mask: Any) -> Mask:

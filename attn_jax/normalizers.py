@@ -23,7 +23,7 @@ All are w = g(scores - τ) with a threshold τ for each row:
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,15 @@ from attn_jax.slots import slot
 from attn_jax.thresholds import entmax_rows, require_alpha
 
 Where = Bool[ArrayLike, "..."] | None
+
+
+@runtime_checkable
+class Normalizer(Protocol):
+    """From scores to weights: a member of this module, or a function of the same signature."""
+
+    def __call__(
+        self, scores: Num[ArrayLike, "..."], /, where: Where = None, axis: int = -1
+    ) -> Float[Array, "..."]: ...
 
 
 def softmax(
@@ -191,7 +200,7 @@ class Sigmoid:
 
 
 # from a name to what makes the normalizer of its numbers
-BY_NAME: dict[str, Callable[..., Any]] = {
+BY_NAME: dict[str, Callable[..., Normalizer]] = {
     "softmax": Softmax,
     "off-by-one": functools.partial(Softmax, 0.0),
     "sparsemax": Sparsemax,

@@ -43,7 +43,7 @@ class Differentiable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Traced:
-    """The jaxpr of a call, which is the primitive's own affair: JAX does not look inside."""
+    """The jaxpr of a call, wrapped: JAX transforms what it finds in a primitive's parameters."""
 
     jaxpr: Any
 

@@ -70,8 +70,8 @@ class RelativeBias:
     """
 
     table: Float[ArrayLike, " buckets"]
-    bidirectional: bool = static(True)
-    max_distance: int | np.integer = static(128)
+    bidirectional: bool = static(default=True)
+    max_distance: int | np.integer = static(default=128)
 
     def __post_init__(self):
         least = 4 if self.bidirectional else 2

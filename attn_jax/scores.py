@@ -166,7 +166,7 @@ class Kernel:
     [[-0.125, -2.0]]
     """
 
-    kernel: Callable = static(kernels.gaussian)
+    kernel: Callable = static(default=kernels.gaussian)
     bandwidth: Float[ArrayLike, ""] | Float[ArrayLike, " d"] | int = 1.0
 
     def __post_init__(self):

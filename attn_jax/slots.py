@@ -6,8 +6,8 @@ entmax's alpha because they are leaves. Three kinds of fields:
 | field | written | in the pytree |
 |---|---|---|
 | number, array, other slot | `scale: float = 1.0` | leaf or subtree |
-| function, flag | `kernel: Callable = static(gaussian)` | static: part of the structure |
-| position or length | `offset: int = index(0)` | a Python int is static, an array is a leaf |
+| function, flag | `kernel: Callable = static(default=gaussian)` | static: part of the structure |
+| position, length | `offset: int = index(default=0)` | a Python int is static, an array is a leaf |
 
 Slots compare equal by their fields, so those that hold arrays neither compare nor hash.
 A static position lets an implementation skip what a mask empties; a traced one serves decoding.
@@ -27,12 +27,12 @@ from attn_jax.checks import as_array
 from attn_jax.precision import computable
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field that belongs to the pytree's structure (hashable: a function, a flag)."""
     return dataclasses.field(default=default, metadata={"kind": "static"})
 
 
-def index(default: Any = dataclasses.MISSING) -> Any:
+def index(*, default: Any = dataclasses.MISSING) -> Any:
     """A field for positions and lengths: static as a Python int, a leaf as an array."""
     return dataclasses.field(default=default, metadata={"kind": "index"})
 

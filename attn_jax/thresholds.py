@@ -1,6 +1,6 @@
 """Entmax rows: the threshold at which the weights sum to one, and its derivatives.
 
-With a = α - 1, entmax is w_j = [a (s_j - τ)]₊^(1/a). Instead of τ the solver looks for the weight v
+With a = α - 1, entmax is w_j = [a (s_j - τ)]₊^(1/a). Instead of τ the solver seeks the weight v
 of one supported entry, the pivot p, because every other weight is well conditioned in it:
 
     w_j = [v^a + a (s_j - s_p)]₊^(1/a),      F(v) = Σ_j w_j = 1.

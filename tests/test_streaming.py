@@ -117,7 +117,7 @@ def spans(size):
 def found(mask, size):
     """What `block_mask` says, and for each block whether any and whether all pairs are allowed."""
     block_mask, whole = mask.block_mask(*spans(size)), np.asarray(mask.dense(Q, K))
-    some, every = (np.zeros(block_mask.some.shape, bool) for _ in range(2))
+    some, every = (np.zeros(block_mask.any.shape, bool) for _ in range(2))
     for at, inside in blocks(size):
         some[at], every[at] = whole[inside].any(), whole[inside].all()
     return block_mask, some, every
@@ -156,10 +156,10 @@ AT_RUN_TIME = {
 )
 def test_reach_is_never_wrong(mask, size):
     block_mask, some, every = found(mask, size)
-    assert not (some & ~block_mask.some).any()
-    assert not (block_mask.every & ~every).any()
-    if block_mask.maybe is not None:
-        assert not (some & ~np.asarray(block_mask.maybe)).any()
+    assert not (some & ~block_mask.any).any()
+    assert not (block_mask.all & ~every).any()
+    if block_mask.runtime_any is not None:
+        assert not (some & ~np.asarray(block_mask.runtime_any)).any()
 
 
 @each_size
@@ -170,8 +170,8 @@ def test_reach_is_never_wrong(mask, size):
 )
 def test_reach_finds_every_block_of_a_static_mask(member, size):
     block_mask, some, every = found(member.slot(), size)
-    np.testing.assert_array_equal(block_mask.some, some)
-    np.testing.assert_array_equal(block_mask.every, every)
+    np.testing.assert_array_equal(block_mask.any, some)
+    np.testing.assert_array_equal(block_mask.all, every)
 
 
 @each_size
@@ -182,7 +182,7 @@ def test_reach_finds_every_empty_block_at_run_time(name, size):
     if name == "segments" and size != (1, 1):
         pytest.skip("ranges of ids may meet where no id does")
     block_mask, some, _ = found(AT_RUN_TIME[name], size)
-    np.testing.assert_array_equal(block_mask.some & np.asarray(block_mask.maybe), some)
+    np.testing.assert_array_equal(block_mask.any & np.asarray(block_mask.runtime_any), some)
 
 
 # 3. What is not computed

@@ -54,7 +54,7 @@ def test_small_blocks_and_many_blocks_are_a_loop():
 
 def test_default_blocks():
     """Half of the pairs' sides where that leaves some out, never less than 128."""
-    of = {"online": True, "held_per_pair": 1}
+    of = {"online": True, "numbers_per_pair": 1}
     assert default_size(512, 512, None, **of) == (512, 512)
     assert default_size(512, 512, Causal(), **of) == (256, 256)
     assert default_size(200, 200, Causal(), **of) == (100, 100)

@@ -8,15 +8,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Int, Num, PRNGKeyArray
 
-from attn_jax.checks import all_hold, concrete, require, require_function, require_scalar
+from attn_jax.checks import all_hold, concrete, require, require_scalar
 from attn_jax.recurrence import real_times
-
-SLOTS = {
-    "score": "(query, key) -> scores",
-    "normalizer": "(scores, where=None, axis=-1) -> weights",
-    "score_mod": "(scores, query_index, key_index) -> scores",
-    "mask": "(query_index, key_index) -> bool; masks.Dense(array) wraps an array",
-}
 
 
 def sizes_of(**sizes: Any) -> tuple[int | None, ...]:
@@ -44,13 +37,6 @@ def require_flags(**flags: Any) -> None:
 def require_rngs(rngs: Any) -> None:
     """Refuse a seed that is no `nnx.Rngs`."""
     require(isinstance(rngs, nnx.Rngs), "rngs", "be an nnx.Rngs, nnx.Rngs(0) say", rngs)
-
-
-def require_slots(**slots: Any) -> None:
-    """Refuse what is no slot, and a slot's class; None stands for no score_mod and no mask."""
-    for name, slot in slots.items():
-        if slot is not None or name in ("score", "normalizer"):
-            require_function(slot, name, f"a function {SLOTS[name]}")
 
 
 def require_dtype(dtype: Any) -> None:

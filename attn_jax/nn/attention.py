@@ -9,11 +9,12 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from attn_jax import scores
 from attn_jax.attention import attention, attention_weights
+from attn_jax.attention_slots import require_slots
 from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
 from attn_jax.masks import Padding
 from attn_jax.matmul import affine
-from attn_jax.nn.arguments import require_flags, require_rngs, require_slots, sizes_of
+from attn_jax.nn.arguments import require_flags, require_rngs, sizes_of
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.thresholds import ALPHA_LIMIT

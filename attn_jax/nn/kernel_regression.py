@@ -9,10 +9,11 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax import kernels, regression
 from attn_jax.attention import attention_weights
+from attn_jax.attention_slots import require_slots
 from attn_jax.checks import require
 from attn_jax.constraints import between, free_between, free_positive, positive
 from attn_jax.masks import MaskFunction
-from attn_jax.nn.arguments import require_flags, require_slots
+from attn_jax.nn.arguments import require_flags
 from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
 from attn_jax.regression.centering import centred_inputs

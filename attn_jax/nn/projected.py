@@ -1,5 +1,6 @@
 """Attention over heads that are projected already, with a module's slots."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from attn_jax import masks
-from attn_jax.attention import attention_weights
+from attn_jax.attention import weigh
+from attn_jax.attention_slots import AttentionSlots
 from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.nn.slots import Slots
 from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
@@ -57,8 +59,8 @@ class Projected(NamedTuple):
     def weights(self, slots: Slots) -> Float[Array, "b n q k"]:
         """Each head's weights."""
 
-        def head(query, key, value, **slots):
-            return attention_weights(query, key, **slots)
+        def head(query, key, value, slots):
+            return weigh(query, key, slots)
 
         return self._over_heads(slots, head, self._allowed(slots)).swapaxes(1, 2)
 
@@ -99,18 +101,18 @@ class Projected(NamedTuple):
         **options: Any,
     ) -> Array:
         """A function of one head, over all heads with the slots of each."""
-        common = {name: slots[name] for name in ("score", "normalizer")}
+        shared = AttentionSlots(slots["score"], slots["normalizer"], mask=masks.combined(allowed))
         given = slots["score_mod"]
 
-        def one(query, key, value, *, own=None, score_mod=None, **rest):
+        def one(query, key, value, slots, *, own=None):
             mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
             mods = [*map(self._shifted, mods), *map(Hiding, hidden)]
-            mod = chain(*mods) if mods else None
-            return head(query, key, value, score_mod=mod, **common, **rest)
+            slots = dataclasses.replace(slots, score_mod=chain(*mods) if mods else None)
+            return head(query, key, value, slots)
 
         own = None if self.slopes is None else (self.slopes,)
-        where = {"lengths": (None, self.lengths), "structure": allowed, "own_slots": own}
-        return over_heads(one, *self[:3], mask=self.mask, **where, **options)
+        where = {"mask": self.mask, "lengths": (None, self.lengths), "own_slots": own}
+        return over_heads(one, self.query, self.key, self.value, shared, **where, **options)
 
     def _allowed(self, slots: Slots) -> list[masks.MaskFunction]:
         mask = slots["mask"]

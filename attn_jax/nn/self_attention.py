@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import masks, regression
+from attn_jax.attention_slots import require_slots
 from attn_jax.checks import require
 from attn_jax.matmul import affine
 from attn_jax.meshes import alike
@@ -18,7 +19,6 @@ from attn_jax.nn.arguments import (
     require_flags,
     require_rate,
     require_rngs,
-    require_slots,
     rows_of,
     sizes_of,
     without_padding,

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, Num, PRNGKeyArray
 
+from attn_jax.attention_slots import SIGNATURES
 from attn_jax.checks import require
 from attn_jax.nn import over_layers
 from attn_jax.nn.arguments import (
-    SLOTS,
     lengths_of,
     require_dtype,
     require_flags,
@@ -81,7 +81,7 @@ class Stack(nnx.Module):
             return Block(features, heads, **options, rngs=rngs)
 
         self.blocks = blocks(rngs)
-        self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SLOTS)
+        self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SIGNATURES)
         self.norm = NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
 
     def __call__(

@@ -11,16 +11,16 @@ what the row has in common.
 | Sigmoid | 0 | - | 1 / (1 + exp(-z - bias)) |
 
 The weights of a row and `rest`, the weight that no key gets (a sink's), sum to one: that defines u,
-and its derivative. Softmax and Sigmoid see the blocks of keys one after the other; Entmax looks for
+and its derivative. Softmax and Sigmoid take the blocks of keys one after the other; Entmax seeks
 its root in the scores of some queries and all keys, which `rows` gets at once. `offsets` are
-parameters that meet the scores in a sum, and widen their dtype as they do when dense.
+parameters that are added to scores, and widen their dtype as they do when dense.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from attn_jax import normalizers
 from attn_jax.checks import require
@@ -30,8 +30,9 @@ from attn_jax.thresholds import entmax_rows, entmax_weight
 class RowState(NamedTuple):
     """What a row's weights have in common.
 
-    The pivot is the index of the key whose score is the reference, to the last bit: computed again
-    in another program it may round differently. -1: no key's.
+    The pivot says whose score the reference is, which in another program may round otherwise: the
+    index of that key where the reference moves with it, else the index at which the block of keys
+    with the largest score starts. -1: no key's.
     """
 
     reference: Float[Array, " q"]
@@ -43,7 +44,7 @@ Scores = Float[Array, "q k"]
 
 
 class SoftmaxForm:
-    """Online softmax: (largest so far, its key, sum so far). (Milakov & Gimelshein 2018.)"""
+    """Online softmax: (largest so far, its block, sum so far). (Milakov & Gimelshein 2018.)"""
 
     online = True
     has_level = True
@@ -62,15 +63,14 @@ class SoftmaxForm:
         return sink, nowhere, (sink != -jnp.inf).astype(dtype)
 
     def step(
-        self, state: Any, scores: Scores, columns: Int[Array, "1 k"]
+        self, state: Any, scores: Scores, first_key: Int[ArrayLike, ""]
     ) -> tuple[Any, Scores, Float[Array, " q"]]:
         """The next state, the block's weights up to a factor, and the factor for earlier ones."""
         top, pivot, total = state
         new_top = jnp.maximum(top, jnp.max(scores, axis=1))
-        pivot = jnp.where(new_top > top, _first(scores == new_top[:, None], columns), pivot)
+        pivot = jnp.where(new_top > top, first_key, pivot)
         shift = jnp.where(new_top == -jnp.inf, 0.0, new_top)
-        dead = scores == -jnp.inf
-        weights = jnp.where(dead, 0.0, jnp.exp(jnp.where(dead, 0.0, scores) - shift[:, None]))
+        weights = jnp.exp(scores - shift[:, None])
         # what an infinite sink has taken stays its own: ∞ - ∞ is 0 here
         factor = jnp.exp(jnp.where(top == shift, 0.0, top - shift))
         return (new_top, pivot, total * factor + jnp.sum(weights, axis=1)), weights, factor
@@ -122,13 +122,13 @@ class SigmoidForm:
         return jnp.zeros(rows, dtype)
 
     def step(
-        self, state: Any, scores: Scores, columns: Int[Array, "1 k"]
+        self, state: Any, scores: Scores, first_key: Int[ArrayLike, ""]
     ) -> tuple[Any, Scores, None]:
         """The block's weights."""
-        del columns
-        dead = scores == -jnp.inf
-        weights = self.weight(jnp.where(dead, 0.0, scores), None)
-        return state, jnp.where(dead, 0.0, weights), None
+        del first_key
+        masked = scores == -jnp.inf
+        weights = self.weight(jnp.where(masked, 0.0, scores), None)
+        return state, jnp.where(masked, 0.0, weights), None
 
     def finish(self, state: Any) -> tuple[RowState, None]:
         """A reference of 0."""
@@ -151,14 +151,15 @@ class EntmaxForm:
         self.known = float(alpha) - 1 if isinstance(alpha, (int, float)) else None
         self.moves = self.known is None or self.known > 1
 
-    def rows(self, scores: Scores) -> tuple[RowState, Scores]:
-        """The row state and the weights of whole rows."""
+    def rows(self, scores: Scores, block: int) -> tuple[RowState, Scores]:
+        """The row state and the weights of whole rows, in blocks of so many keys."""
         weights = jnp.where(scores == -jnp.inf, 0.0, entmax_rows(scores, self.alpha))
         empty = jnp.all(scores == -jnp.inf, axis=1)
         if not self.moves:
-            top, level = jnp.max(scores, axis=1), jnp.max(weights, axis=1)
-            pivot = _first(scores == top[:, None], jnp.arange(scores.shape[1])[None])
-            reference, level = jnp.where(empty, 0.0, top), jnp.where(empty, 1.0, level)
+            tops = jnp.max(scores.reshape(scores.shape[0], -1, block), axis=2)
+            top, pivot = jnp.max(tops, axis=1), jnp.argmax(tops, axis=1) * block
+            reference = jnp.where(empty, 0.0, top)
+            level = jnp.where(empty, 1.0, jnp.max(weights, axis=1))
             return RowState(reference, level, jnp.where(empty, -1, pivot)), weights
         smallest = jnp.where(weights > 0, weights, jnp.inf)
         steep = self.alpha > 2
@@ -176,15 +177,12 @@ class EntmaxForm:
         """Nothing: the keys get all."""
 
 
-def _first(found: Bool[Array, "q k"], columns: Int[Array, "1 k"]) -> Int[Array, " q"]:
-    """The first column where something is found, and a large number where there is none."""
-    return jnp.min(jnp.where(found, columns, jnp.iinfo(columns.dtype).max), axis=1)
-
-
 def _positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x, and 1 for an empty row, whose weights are 0 whatever they are divided by."""
     return jnp.where(x == 0, 1.0, x)
 
+
+Form = SoftmaxForm | SigmoidForm | EntmaxForm
 
 FORMS = {
     normalizers.Softmax: SoftmaxForm,
@@ -203,18 +201,18 @@ SLOTS = {
 }
 
 
-def has_form(normalizer: Any) -> bool:
+def has_form(normalizer: normalizers.Normalizer) -> bool:
     """Whether a normalizer streams."""
     return type(normalizer) in FORMS or normalizer in tuple(SLOTS)
 
 
-def is_online(normalizer: Any) -> bool:
-    """Whether a normalizer streams, and sees the blocks of keys one after the other."""
+def is_online(normalizer: normalizers.Normalizer) -> bool:
+    """Whether a normalizer streams, and takes the blocks of keys one after the other."""
     online = (normalizers.Softmax, normalizers.Sigmoid)
     return has_form(normalizer) and isinstance(as_slot(normalizer), online)
 
 
-def as_slot(normalizer: Any) -> Any:
+def as_slot(normalizer: normalizers.Normalizer) -> normalizers.Normalizer:
     """The normalizer as a slot that streams.
 
     Raises:
@@ -228,6 +226,6 @@ def as_slot(normalizer: Any) -> Any:
     return SLOTS[normalizer]
 
 
-def form(slot: Any) -> SoftmaxForm | SigmoidForm | EntmaxForm:
+def form(slot: normalizers.Normalizer) -> Form:
     """The streaming form of a slot."""
     return FORMS[type(slot)](slot)

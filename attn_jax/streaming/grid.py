@@ -1,4 +1,4 @@
-"""The grid that cuts all pairs of queries and keys into blocks."""
+"""The grid that divides all pairs of queries and keys into blocks."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from attn_jax.checks import at_least, require
 # What a mask leaves of a block: nothing, all, something, only something of one half of its queries.
 SKIPPED, WHOLE, PARTIAL, UPPER, LOWER = range(5)
 
-_HELD = 2**20  # numbers that a block holds
+_NUMBERS = 2**20  # of a block
 _UNROLLED, _LARGE = 16, 2**12  # blocks, and pairs in each
 _BAND = 4  # keys are copied per row of blocks where that takes at most so many copies of them
 
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def beyond(self) -> tuple[bool, bool]:
-        """Whether the last blocks block_mask beyond the last query and the last key."""
+        """Whether the last blocks extend beyond the last query and the last key."""
         return self.of[0] % self.size[0] != 0, self.of[1] % self.size[1] != 0
 
     def block(self, start: tuple[Any, Any], *, half: bool = False) -> Block:
@@ -60,7 +60,7 @@ class Grid:
         size = (self.size[0] // 2, self.size[1]) if half else self.size
         return Block(size, self.of, start, self.beyond)
 
-    def cut(self, array: Num[Array, "n d"], axis: int) -> Num[Array, "blocks size d"]:
+    def split(self, array: Num[Array, "n d"], axis: int) -> Num[Array, "blocks size d"]:
         """The rows of queries (axis 0) or keys (axis 1) in blocks; the last row fills up."""
         size = self.size[axis]
         blocks = self.kinds.shape[axis]
@@ -82,21 +82,21 @@ def require_known(queries: Any, keys: Any) -> None:
 
 
 def default_size(
-    queries: int, keys: int, mask: Any, *, online: bool, held_per_pair: int, spread: bool = False
+    queries: int, keys: int, mask: Any, *, online: bool, numbers_per_pair: int, spread: bool = False
 ) -> tuple[int, int]:
     """(queries, keys) per block, at most: as fast as measured on CPUs, few numbers at a time.
 
     | | block |
     |---|---|
-    | the score holds [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
+    | the score has an array [q, k, d] | 2²⁰ numbers in all, twice as many keys as queries |
     | Softmax, Sigmoid | 1024 x 512 |
     | the same where a mask empties blocks | half of the queries and keys, at least 128 |
     | the same where it does not, and queries may be spread over devices | all x 128 to 512 |
     | Entmax, Sparsemax: rows at once | from 32 to 256 queries and 2²⁰ scores in a row of blocks |
     | the same where a mask empties blocks | 512 keys in a block |
     """
-    if held_per_pair > 1:
-        rows = max(8, 2 ** int(math.log2(_HELD / held_per_pair / 2) / 2))
+    if numbers_per_pair > 1:
+        rows = max(8, 2 ** int(math.log2(_NUMBERS / numbers_per_pair / 2) / 2))
         size = rows, 2 * rows
     elif online:
         size = 1024, 512
@@ -106,12 +106,12 @@ def default_size(
         )
         if mask is not None and np.any(make_grid(queries, keys, small, mask)[0].kinds == SKIPPED):
             size = small
-        elif spread and queries <= 4 * _HELD // 128:  # a loop over them would gather them
-            size = queries, min(max(_HELD // queries, 128), 512)
+        elif spread and queries <= 4 * _NUMBERS // 128:  # a loop over them would gather them
+            size = queries, min(max(_NUMBERS // queries, 128), 512)
     else:
-        rows = min(max(2 ** int(math.log2(max(_HELD / keys, 1))), 32), 256)
+        rows = min(max(2 ** int(math.log2(max(_NUMBERS / keys, 1))), 32), 256)
         grid, _ = make_grid(queries, keys, (rows, 512), mask)
-        size = rows, 512 if np.any(grid.kinds == SKIPPED) else _HELD // rows
+        size = rows, 512 if np.any(grid.kinds == SKIPPED) else _NUMBERS // rows
     return _even(queries, size[0]), _even(keys, size[1])
 
 
@@ -126,7 +126,7 @@ def size_for_heads(heads: int) -> tuple[int, int] | None:
     None, the default, for few of them on one device.
     """
     rows, columns = size = 1024, 512
-    while at_least(rows * columns * heads, _HELD * 2**6 + 1) and columns > 128:
+    while at_least(rows * columns * heads, _NUMBERS * 2**6 + 1) and columns > 128:
         rows, columns = rows // 2, columns // 2
     one_device = heads == 1 or jax.device_count() == 1
     return None if one_device and (rows, columns) == size else (rows, columns)
@@ -143,17 +143,18 @@ def make_grid(
     overhang[-1] |= grid.beyond[0]
     overhang[:, -1] |= grid.beyond[1]
     if mask is None:
-        kinds, maybe = np.where(overhang, PARTIAL, WHOLE), None
+        kinds, runtime_any = np.where(overhang, PARTIAL, WHOLE), None
     else:
         block_mask = masks.block_mask(mask, rows, columns)
-        kinds = np.where(block_mask.every & ~overhang, WHOLE, PARTIAL)
-        kinds, maybe = np.where(block_mask.some, kinds, SKIPPED), block_mask.maybe
+        kinds = np.where(block_mask.all & ~overhang, WHOLE, PARTIAL)
+        kinds = np.where(block_mask.any, kinds, SKIPPED)
+        runtime_any = block_mask.runtime_any
         spread = len(rows.first) == 1 and jax.device_count() > 1  # a half is not on all devices
         if size[0] % 2 == 0 and size[0] > 2 and not spread:
-            upper, lower = (masks.block_mask(mask, half, columns).some for half in _halves(rows))
+            upper, lower = (masks.block_mask(mask, half, columns).any for half in _halves(rows))
             kinds = np.where((kinds == PARTIAL) & ~upper, LOWER, kinds)
             kinds = np.where((kinds == PARTIAL) & ~lower, UPPER, kinds)
-    return dataclasses.replace(grid, kinds=kinds, columns=_visited(kinds)), maybe
+    return dataclasses.replace(grid, kinds=kinds, columns=_visited(kinds)), runtime_any
 
 
 def _spans(n: int, size: int) -> Span:

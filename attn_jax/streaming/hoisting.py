@@ -28,39 +28,59 @@ class Hoisted:
         return self.call(arrays, *arguments)
 
 
-def hoist(function: Callable, *examples: Any) -> tuple[Hoisted, list[Array]]:
-    """Trace a function at arguments like the examples; beside it, the arrays that it closes over.
-
-    Inside `jax.shard_map` no argument may vary over more axes than its example.
+class Hoisting:
+    """Makes functions pure; `arrays` is what they close over, each array once.
 
     Half-precision arrays are handed out in float32: what a loop adds to their derivative is then
     rounded once, at its end.
     """
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
-    structure = jax.tree.structure(shapes)
 
-    def of_arrays(arrays, *arguments):
-        return evaluate(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+    def __init__(self):
+        self._constants: list[Any] = []
 
-    # once more, with arrays for what it closes over: a jaxpr of JAX 0.12 keeps its constants
-    jaxpr = jax.make_jaxpr(of_arrays)(closed.consts, *examples).jaxpr
-    dtypes = [jnp.result_type(each) for each in closed.consts]
-    axes = [manual_axes(each) for each in closed.in_avals]
+    @property
+    def arrays(self) -> list[Array]:
+        """What all hoisted functions get as their first argument."""
+        return [widened(each) for each in self._constants]
 
-    def call(arrays, *arguments):
-        arrays = [
-            each.astype(dtype) if is_float(each) else each
-            for each, dtype in zip(arrays, dtypes, strict=True)
-        ]
-        arguments = map(varying, jax.tree.leaves(arguments), axes)
-        leaves = evaluate(jaxpr, [], *arrays, *arguments)
-        return structure.unflatten(leaves)
+    def __call__(self, function: Callable, *examples: Any) -> Hoisted:
+        """Trace a function at arguments like the examples.
 
-    return Hoisted(call, shapes), [widened(each) for each in closed.consts]
+        Inside `jax.shard_map` no argument may vary over more axes than its example.
+        """
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
+        structure = jax.tree.structure(shapes)
+
+        def of_arrays(arrays, *arguments):
+            return evaluate(closed.jaxpr, arrays, *jax.tree.leaves(arguments))
+
+        # once more, with arrays for what it closes over: a jaxpr of JAX 0.12 keeps its constants
+        jaxpr = jax.make_jaxpr(of_arrays)(closed.consts, *examples).jaxpr
+        places = [self._place(each) for each in closed.consts]
+        dtypes = [jnp.result_type(each) for each in closed.consts]
+        axes = [manual_axes(each) for each in closed.in_avals]
+
+        def call(arrays, *arguments):
+            own = [
+                arrays[place].astype(dtype) if is_float(arrays[place]) else arrays[place]
+                for place, dtype in zip(places, dtypes, strict=True)
+            ]
+            arguments = map(varying, jax.tree.leaves(arguments), axes)
+            leaves = evaluate(jaxpr, [], *own, *arguments)
+            return structure.unflatten(leaves)
+
+        return Hoisted(call, shapes)
+
+    def _place(self, constant: Any) -> int:
+        for place, each in enumerate(self._constants):
+            if each is constant:
+                return place
+        self._constants.append(constant)
+        return len(self._constants) - 1
 
 
-def held_per_pair(score: Callable, query: Any, key: Any) -> int:
-    """How many numbers the score's largest array holds for each pair: d for [q, k, d], else 1."""
+def numbers_per_pair(score: Callable, query: Any, key: Any) -> int:
+    """How many numbers of each pair the score's largest array has: d for [q, k, d], else 1."""
     n = max(128, query.shape[1], key.shape[1])
     many = [jax.ShapeDtypeStruct((n, each.shape[1]), each.dtype) for each in (query, key)]
     return max(1, _largest(jax.make_jaxpr(score)(*many).jaxpr) // n**2)

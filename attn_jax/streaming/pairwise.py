@@ -1,16 +1,16 @@
-"""Whether a plain function looks at each pair by itself, as a function of blocks has to.
+"""Whether a plain function is one of each pair alone, as a function of blocks has to be.
 
 One that normalizes its rows, say, means something else in each block. Two evaluations tell: of a
 few pairs, and of one of them alone.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
+from attn_jax.attention_slots import AttentionSlots
 from attn_jax.checks import require
 from attn_jax.jax_versions import evaluate
 from attn_jax.precision import accumulation_dtype
@@ -19,7 +19,7 @@ from attn_jax.slots import is_pure
 _PAIRS, _PAIR = (3, 4), (1, 2)  # of so many pairs that one
 
 
-def require_pairwise(query: Array, key: Array, *, score: Any, score_mod: Any, mask: Any) -> None:
+def require_pairwise(query: Array, key: Array, slots: AttentionSlots) -> None:
     """Refuse a slot whose value for a query and a key depends on which others are beside them."""
     rng = np.random.default_rng(0)
     rows = [
@@ -31,9 +31,9 @@ def require_pairwise(query: Array, key: Array, *, score: Any, score_mod: Any, ma
     q, k = (slice(n, n + 1) for n in _PAIR)
     index = [indices[0][q], indices[1][:, k]]
     for name, function, arguments, alone in (
-        ("score", score, rows, [rows[0][q], rows[1][k]]),
-        ("score_mod", score_mod, [scores, *indices], [scores[q, k], *index]),
-        ("mask", mask, indices, index),
+        ("score", slots.score, rows, [rows[0][q], rows[1][k]]),
+        ("score_mod", slots.score_mod, [scores, *indices], [scores[q, k], *index]),
+        ("mask", slots.mask, indices, index),
     ):
         if not is_pure(function):
             rule = "look at each query and key by itself, or come with implementation='dense'"

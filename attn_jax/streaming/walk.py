@@ -1,4 +1,4 @@
-"""The walk over a grid of blocks: all of them in one loop, or a few of them one by one."""
+"""The visit of all blocks of a grid: in one loop, or a few of them one by one."""
 
 import functools
 import operator
@@ -19,7 +19,7 @@ def walk(
     one_row: Callable,
     rows: Any,
     keys: Any,
-    maybe: Bool[Array, "rows columns"] | None = None,
+    runtime_any: Bool[Array, "rows columns"] | None = None,
     *,
     transposes: bool = False,
 ) -> Any:
@@ -34,36 +34,36 @@ def walk(
     reverse mode, and does not even count the blocks before a row's first and after its last.
     """
     if grid.unrolls:
-        return _unrolled(grid, one_row, rows, keys, maybe, transposes)
-    return _scanned(grid, one_row, rows, keys, maybe, transposes)
+        return _unrolled(grid, one_row, rows, keys, runtime_any, transposes)
+    return _scanned(grid, one_row, rows, keys, runtime_any, transposes)
 
 
-def _unrolled(grid, one_row, rows, keys, maybe, transposes):
+def _unrolled(grid, one_row, rows, keys, runtime_any, transposes):
     """Each block by itself: XLA knows where it is."""
     remat = jax.checkpoint if transposes else lambda f: f
 
     def row_of(number):
         @remat
-        def row(values, keys, maybe):
+        def row(values, keys, runtime_any):
             def visit(step, carry, values):
                 for column in grid.columns[number].tolist():
                     kind = int(grid.kinds[number, column])
                     start = number * grid.size[0], column * grid.size[1]
                     here = jax.tree.map(operator.itemgetter(column), keys)
-                    there = None if maybe is None else maybe[column]
+                    there = None if runtime_any is None else runtime_any[column]
                     carry = _after(grid, step, kind, start, values, here, there)(carry)
                 return carry
 
             return one_row(values, int(grid.columns[number][0]) * grid.size[1], visit)
 
-        inputs = jax.tree.map(operator.itemgetter(number), (rows, maybe))
+        inputs = jax.tree.map(operator.itemgetter(number), (rows, runtime_any))
         return row(inputs[0], keys, inputs[1])
 
     results = [row_of(number) for number in range(grid.rows)]
     return jax.tree.map(lambda *each: jnp.stack(each), *results)
 
 
-def _scanned(grid, one_row, rows, keys, maybe, transposes):
+def _scanned(grid, one_row, rows, keys, runtime_any, transposes):
     """One program for all blocks."""
     remat = functools.partial(jax.checkpoint, prevent_cse=False) if transposes else lambda f: f
     columns = jnp.asarray(grid.columns)
@@ -73,19 +73,19 @@ def _scanned(grid, one_row, rows, keys, maybe, transposes):
         keys = jax.tree.map(lambda each: each[columns], keys)
     elif grid.columns.shape[1] != grid.kinds.shape[1]:
         keys = jax.tree.map(lambda each: each[grid.columns[0][0] : grid.columns[0][-1] + 1], keys)
-    if maybe is not None:
-        maybe = jnp.take_along_axis(maybe, columns, axis=1)
+    if runtime_any is not None:
+        runtime_any = jnp.take_along_axis(runtime_any, columns, axis=1)
     present = sorted(set(kinds.ravel().tolist()))
     used = kinds != SKIPPED
     first, end = used.argmax(axis=1), kinds.shape[1] - used[:, ::-1].argmax(axis=1)
-    axes = axes_of((rows, keys, maybe))
+    axes = axes_of((rows, keys, runtime_any))
     per_row = {
         "first": jnp.asarray(first),
         "end": jnp.asarray(np.where(used.any(axis=1), end, first)),
         "start": jnp.arange(grid.rows) * grid.size[0],
         "kinds": jnp.asarray(np.searchsorted(present, kinds)),
         "columns": columns * grid.size[1],
-        "maybe": maybe,
+        "runtime_any": runtime_any,
         "keys": keys if band else None,
     }
 
@@ -98,15 +98,20 @@ def _scanned(grid, one_row, rows, keys, maybe, transposes):
 
             @remat
             def body(carry, inputs):
-                keys, kind, column, maybe = inputs
+                keys, kind, column, runtime_any = inputs
                 start = here["start"], column
 
                 def branch(kind):
-                    return _after(grid, step, kind, start, values, keys, maybe, remat)
+                    return _after(grid, step, kind, start, values, keys, runtime_any, remat)
 
                 return jax.lax.switch(kind, list(map(branch, present)), carry), None
 
-            inputs = (here["keys"] if band else keys, here["kinds"], here["columns"], here["maybe"])
+            inputs = (
+                here["keys"] if band else keys,
+                here["kinds"],
+                here["columns"],
+                here["runtime_any"],
+            )
             if transposes:
                 return jax.lax.scan(body, carry, inputs)[0]
 
@@ -120,7 +125,7 @@ def _scanned(grid, one_row, rows, keys, maybe, transposes):
     return jax.lax.map(row, (rows, per_row))
 
 
-def _after(grid, step, kind, start, values, keys, maybe, remat=lambda f: f) -> Callable:
+def _after(grid, step, kind, start, values, keys, runtime_any, remat=lambda f: f) -> Callable:
     """carry -> carry after the block of this kind that starts there."""
     if kind == SKIPPED:
         return _same
@@ -134,9 +139,9 @@ def _after(grid, step, kind, start, values, keys, maybe, remat=lambda f: f) -> C
         inside = jax.tree.map(lambda each: each[part], (carry, values))
         return _replaced(carry, part, step(*inside, keys=keys, block=block, is_partial=is_partial))
 
-    if maybe is None or not is_partial:
+    if runtime_any is None or not is_partial:
         return run
-    return functools.partial(jax.lax.cond, maybe, run, _same)
+    return functools.partial(jax.lax.cond, runtime_any, run, _same)
 
 
 def _same(carry: Any) -> Any:
