@@ -215,8 +215,8 @@ def attend(
     slots.check(query, key)
     how = {"block_size": block_size, "logsumexp": logsumexp}
     if implementation == "cudnn":
-        one_head = (each[None, :, None] for each in (query, key, value))
-        return cudnn.attend(*one_head, slots, **how)[0, :, 0], None
+        query, key, value = (each[None, :, None] for each in (query, key, value))
+        return cudnn.attend(query, key, value, slots, **how)[0, :, 0], None
     pairs = pairs_of(slots.score, query, key) if implementation == "auto" else 0
     if choose(implementation, pairs, slots.normalizer) == "streaming":
         slots = dataclasses.replace(slots, normalizer=streaming.as_slot(slots.normalizer))
@@ -226,7 +226,10 @@ def attend(
     if allowed is not None:
         value = jnp.where(attended(allowed), value, 0)
     output = _weighted_sum(_normalized(scores, allowed, slots.normalizer), value, slots.dropout)
-    return output, slots.normalizer.logsumexp(scores, where=allowed) if logsumexp else None
+    if not logsumexp:
+        return output, None
+    assert isinstance(slots.normalizer, Softmax)
+    return output, slots.normalizer.logsumexp(scores, where=allowed)
 
 
 def weigh(

@@ -54,7 +54,7 @@ def attend(
     ):
         require(holds, "implementation", f"not be 'cudnn' unless {rule}", got)
     options = {"is_causal": causal, "implementation": "cudnn"}
-    options["scale"] = 1.0 if type(score) is scores.Dot else score.scale
+    options["scale"] = score.scale if isinstance(score, scores.ScaledDot) else 1.0
     return jnp.asarray(jax.nn.dot_product_attention(query, key, value, **options))
 
 

@@ -162,9 +162,10 @@ def flax_attention_fn(
 
         dropout = {"dropout_rate": dropout_rate, "rngs": rngs}
         with _precision(precision):
-            output = over_heads(chosen.head(), *flat, slots, **arrays, **dropout, **chosen.turns)
+            where = arrays | dropout | chosen.turns
+            output = over_heads(chosen.head(), *flat, slots=slots, **where)
             if module is not None:
-                weights = over_heads(head_weights, *flat, slots, **arrays)
+                weights = over_heads(head_weights, *flat, slots=slots, **arrays)
                 weights = jnp.swapaxes(weights, -2, -3)  # [B, N, T, S], as Flax has it
                 weights = weights.reshape(*batch, *weights.shape[1:]).astype(query.dtype)
                 _sow(module, weights)

@@ -146,8 +146,9 @@ def _of_one_head(
         changes["dropout"] = Dropout(dropout_rate, arrays["rng"])
     options = {}
     if own is not None:
-        leaves, form = jax.tree.flatten(own)
-        options["own"] = form.unflatten([arrays[f"own {i}"] for i in range(len(leaves))])
+        leaves, structure = jax.tree.flatten(own)
+        parts = [arrays[f"own {i}"] for i in range(len(leaves))]
+        options["own"] = jax.tree.unflatten(structure, parts)
     return dataclasses.replace(slots, **changes), options
 
 

@@ -42,7 +42,7 @@ def _radial(profile: Profile) -> Profile:
         return profile(jnp.square(jnp.asarray(u, jnp.result_type(u, jnp.float32))))
 
     del log_kernel.__wrapped__  # the signature is u's, not t's
-    log_kernel.profile = profile
+    log_kernel.profile = profile  # type: ignore[attr-defined] # a function may have one
     return log_kernel
 
 

@@ -17,7 +17,7 @@ import dataclasses
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ import numpy as np
 
 from attn_jax.checks import as_array
 from attn_jax.precision import computable
+
+T = TypeVar("T")
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
@@ -38,7 +40,7 @@ def index(*, default: Any = dataclasses.MISSING) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, index))
-def slot(cls: type) -> type:
+def slot(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree.
 
     `__post_init__` checks what a caller passes; JAX rebuilds slots without it, so leaves may be
@@ -55,7 +57,7 @@ def slot(cls: type) -> type:
         if check is not None:
             check(self)
 
-    cls.__post_init__ = __post_init__
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined] # dataclasses looks for it
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = [(f.name, f.metadata.get("kind", "leaf")) for f in dataclasses.fields(cls)]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -252,7 +253,7 @@ def name_cells(axis: mpl.axis.Axis, positions: ArrayLike, tokens: Sequence[str])
         parse_math=False,
         **(
             {"rotation": 55, "ha": "right", "va": "top", "rotation_mode": "anchor"}
-            if axis.axis_name == "x" and max(map(len, tokens)) > 2
+            if isinstance(axis, XAxis) and max(map(len, tokens)) > 2
             else {}
         ),
     )

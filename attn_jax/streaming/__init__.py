@@ -14,6 +14,8 @@ not evaluated.
   mode (by transposition) and every higher order (by applying it to itself).
 """
 
+from collections.abc import Callable
+
 import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Num
@@ -57,7 +59,7 @@ def stream(
     arrays, plain = apart(leaves, known=isinstance(slots.normalizer, Entmax))
     if not is_pure(slots):
         require_pairwise(query, key, slots)
-    run = _compiled if is_pure(slots) else _stream
+    run: Callable = _compiled if is_pure(slots) else _stream
     rest = plain, structure, block_size, logsumexp
     if all(spec(each) is None for each in (query, key, value)):
         return run(query, key, value, arrays, *rest)

@@ -125,8 +125,8 @@ def make_problem(
     ]
     fixed = [None if isinstance(x, jax.Array) else x for x in parameters]
     problem = Problem(grid, dtype, compare, drop, compare_pair, (structure, fixed))
-    blocks = (grid.split(array, axis) for array, axis in ((query, 0), (key, 1), (value, 1)))
-    return problem, Arrays(*blocks, learned, hoisting.arrays, runtime_any)
+    query, key, value = grid.split(query, 0), grid.split(key, 1), grid.split(value, 1)
+    return problem, Arrays(query, key, value, learned, hoisting.arrays, runtime_any)
 
 
 @dataclasses.dataclass(frozen=True)

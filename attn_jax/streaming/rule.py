@@ -123,7 +123,7 @@ def attend(problem: Problem, x: Arrays) -> tuple[Array, RowState]:
         d_output, d_reference, d_level = tangent(problem, x, output, RowState(*row), d_x)
         return [d_output, d_reference, d_level, None][: len(outputs)]  # the pivot is an index
 
-    value = structure.unflatten(range(len(leaves))).value
+    value = jax.tree.unflatten(structure, range(len(leaves))).value
     function = Differentiable(call, change, linear=frozenset({value}), name=KEPT)
     output, *row = function(*leaves)
     return output, RowState(*row)
@@ -151,7 +151,7 @@ def tangent(problem: Problem, x: Arrays, output: Array, row: RowState, d_x: Arra
 def jvp(function: Callable, x: Any, d_x: Any) -> tuple[Any, Any]:
     """jax.jvp in those leaves of x whose tangent is not None; None if there are none."""
     leaves, structure = jax.tree.flatten(x)
-    tangents = structure.flatten_up_to(d_x)
+    tangents = structure.flatten_up_to(d_x)  # type: ignore[attr-defined] # a PyTreeDef has it
     moving = [n for n, each in enumerate(tangents) if each is not None]
     if not moving:
         return function(x), None

@@ -226,7 +226,8 @@ def batch_invariant(attention: Subject, case: Case) -> None:
 
 
 def vmap(attention: Subject, case: Case) -> None:
-    got = attention.function.vmapped(inputs(case), case["mask"])
+    function: Any = attention.function  # one of JAX
+    got = function.vmapped(inputs(case), case["mask"])
     expected = [
         attention(
             *(each[i] for each in inputs(case)),
@@ -240,7 +241,8 @@ def vmap(attention: Subject, case: Case) -> None:
 def jit(attention: Subject, case: Case) -> None:
     expected, _ = attention.function.raw(inputs(case), case["mask"])
     assume(np.isfinite(expected).all())
-    got = attention.function.jitted(inputs(case), case["mask"])
+    function: Any = attention.function  # one of JAX
+    got = function.jitted(inputs(case), case["mask"])
     require_close("output by jit", got, expected, attention.tolerance(case["value"]))
 
 

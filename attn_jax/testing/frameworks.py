@@ -76,7 +76,7 @@ class JAX(NumPy):
 
     def __init__(self, fn: Callable[..., Any], mask_name: str = "mask"):
         super().__init__(fn, mask_name)
-        self.dtypes = DTYPES if jax.config.jax_enable_x64 else DTYPES[:-1]
+        self.dtypes = DTYPES if jax.config.read("jax_enable_x64") else DTYPES[:-1]
         self._compiled: Any = jax.jit(self.call)
         self._compiled_pull: Any = jax.jit(self._pull)
         self._vmapped: Any = jax.jit(jax.vmap(self.call))
