@@ -77,6 +77,7 @@ def attention(
         them: beyond 1/k of the largest number they overflow); "cudnn" is NVIDIA's kernel for scaled
         dots and softmax in half precision; "auto" is streaming from 2²⁰ pairs of queries and keys
         on, or 2²² numbers that the score holds of them, where the normalizer streams, else dense.
+        `jax.experimental.checkify` sees inside "dense" only.
       block_size: (queries, keys) per block, static; vmapped heads hold a block each. All queries in
         a block stay on their devices where they are spread over several. The dense implementation
         has no blocks.
