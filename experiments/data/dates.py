@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from experiments.data.pairs import Pairs
 from experiments.harness.errors import UserError, unknown
-from experiments.seq2seq.train import Pairs
+from experiments.harness.options import Options, Positive
 
 Part = Literal["training", "dev", "test"]
 
@@ -36,21 +37,18 @@ DEV_EXAMPLES = 8  # in each language and format
 
 
 @dataclass(frozen=True)
-class DateOptions:
+class DateOptions(Options):
     """The dates."""
 
     languages: tuple[str, ...] = LANGUAGES
     """Codes of languages, or all: every language of babel."""
-    examples: int = 500
+    examples: Positive[int] = 500
     """Dates written in each language and format, to train on."""
-    test_examples: int = 100
+    test_examples: Positive[int] = 100
     """Unseen dates written in each language and format, to test on."""
 
-    def __post_init__(self):
-        for name in ("examples", "test_examples"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} must be at least 1. Got {getattr(self, name)}.")
+    def tiny(self) -> "DateOptions":
+        return DateOptions(chosen(self.languages)[:3], examples=10, test_examples=2)
 
 
 class Written(NamedTuple):
@@ -71,7 +69,7 @@ def known() -> tuple[str, ...]:
 
 
 def chosen(languages: Sequence[str]) -> tuple[str, ...]:
-    """Return the languages that were asked for, each once."""
+    """Return the languages of the option, each once."""
     if tuple(languages) == (EVERY,):
         return known()
     for code in languages:
@@ -139,29 +137,25 @@ def vocabularies(training: Sequence[Written], languages: Sequence[str]) -> tuple
     """Return the characters of the texts and of ISO dates; each language is a token of its own."""
     from attn_jax import text
 
-    names = tuple(map(token_of, languages))
+    names = tuple(f"<{each}>" for each in languages)
     return (
         text.Vocabulary.train([x.text for x in training], kind="character", extra=names),
         text.Vocabulary.train([x.iso for x in training], kind="character"),
     )
 
 
-def token_of(language: str) -> str:
-    """Return the name of a language's token.
-
-    >>> token_of("de")
-    '<de>'
-    """
-    return f"<{language}>"
+def languages_of(source: Any) -> tuple[str, ...]:
+    """Return the languages that a vocabulary of sources has tokens of."""
+    return tuple(name.strip("<>") for name in source.extra)
 
 
 def sources(texts: Iterable[tuple[str, str]], vocabulary: Any) -> list[list[int]]:
     """Return (text, language) as ids: the language, then the characters. An empty text has none."""
     texts = list(texts)
     ids = vocabulary.encode_batch([each for each, _ in texts])
-    language = {code: vocabulary.special(token_of(code)) for code in {code for _, code in texts}}
+    language = functools.cache(lambda code: vocabulary.special(f"<{code}>"))
     return [
-        [language[code], *each] if each else [] for (_, code), each in zip(texts, ids, strict=True)
+        [language(code), *each] if each else [] for (_, code), each in zip(texts, ids, strict=True)
     ]
 
 
@@ -169,9 +163,9 @@ def unseen(text: str, vocabulary: Any) -> str:
     """Return the characters of a text that the vocabulary does not know, each once."""
     from attn_jax.text import UNKNOWN
 
-    letters = unicodedata.normalize("NFC", text)
-    ids = vocabulary.encode(letters)
-    return "".join(dict.fromkeys(a for a, i in zip(letters, ids, strict=True) if i == UNKNOWN))
+    characters = unicodedata.normalize("NFC", text)
+    ids = vocabulary.encode(characters)
+    return "".join(dict.fromkeys(a for a, i in zip(characters, ids, strict=True) if i == UNKNOWN))
 
 
 def pairs(written: Sequence[Written], source: Any, target: Any) -> Pairs:

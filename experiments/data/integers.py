@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from experiments.data.pairs import Pairs
+
 TaskName = Literal["reverse", "copy", "sort"]
 
 
@@ -60,19 +62,12 @@ TASKS: dict[TaskName, Task] = {
 TINY = {"train": Part(200, 5), "dev": Part(30, 7), "test": Part(20, 7, empty=2)}
 
 
-class Lines(NamedTuple):
-    """Sources and targets as text: integers parted by spaces."""
-
-    source: list[str]
-    target: list[str]
-
-
 class Sequences(NamedTuple):
-    """The three parts of a task."""
+    """The three parts of a task, as text: integers parted by spaces."""
 
-    train: Lines
-    dev: Lines
-    test: Lines
+    train: Pairs
+    dev: Pairs
+    test: Pairs
 
 
 def generate(task: Task, *, seed: int) -> Sequences:
@@ -81,29 +76,24 @@ def generate(task: Task, *, seed: int) -> Sequences:
     >>> import dataclasses
     >>> few = dataclasses.replace(TASKS["sort"], train=Part(1, 3))
     >>> generate(few, seed=0).train
-    Lines(source=['6 5 2'], target=['2 5 6'])
+    Pairs(source=['6 5 2'], target=['2 5 6'])
     """
     parts = (task.train, task.dev, task.test)
-    return Sequences(*(_lines(task, part, [seed, place]) for place, part in enumerate(parts)))
+    return Sequences(*(_pairs(task, part, [seed, place]) for place, part in enumerate(parts)))
 
 
-def _lines(task: Task, part: Part, seed: Any) -> Lines:
+def _pairs(task: Task, part: Part, seed: Any) -> Pairs:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, part.longest + 1, part.count)
     lengths[rng.permutation(part.count)[: part.empty]] = 0
     drawn = np.split(rng.integers(0, task.symbols, lengths.sum()), np.cumsum(lengths)[:-1])
-    sequences = [each.tolist() for each in drawn]
-    return Lines(
-        [_text(each) for each in sequences], [_text(task.change(each)) for each in sequences]
-    )
-
-
-def _text(sequence: Sequence[int]) -> str:
-    return " ".join(map(str, sequence))
+    sources = [each.tolist() for each in drawn]
+    sides = sources, map(task.change, sources)
+    return Pairs(*([" ".join(map(str, each)) for each in side] for side in sides))
 
 
 def vocabulary(task: Task) -> Any:
     """Return the vocabulary of both sides: every integer of the task."""
     from attn_jax import text
 
-    return text.Vocabulary.train([_text(range(task.symbols))])
+    return text.Vocabulary.train([" ".join(map(str, range(task.symbols)))])

@@ -2,17 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from experiments.date_translation import figures
 from experiments.date_translation.report import ExactMatch
-from experiments.date_translation.train import Task, fitted, name_of
-from experiments.seq2seq import models
+from experiments.harness import tables
+from experiments.harness.runs import Run
+from experiments.seq2seq import models, saved
+from experiments.seq2seq import train as engine
 from experiments.seq2seq.models import ModelOptions, NormalizerName, ScoreName
-from experiments.seq2seq.train import FitOptions
+from experiments.seq2seq.train import FitOptions, Task
 from experiments.seq2seq.translator import SearchOptions
 
-# score, normalizer; "none" is the fixed context
+# score, normalizer; "none" is the model without attention
 ROWS = (
     ("additive", "softmax"),
     ("bilinear", "softmax"),
@@ -25,41 +27,43 @@ ROWS = (
 FEW_ROWS = ROWS[-2:]  # of a tiny run
 
 
-class Compared(NamedTuple):
-    """A row of the table, and its training."""
-
-    numbers: dict[str, Any]
-    history: list[dict[str, Any]]
-
-
 def compare(
     rows: Sequence[tuple[ScoreName, NormalizerName]],
-    chosen: ModelOptions,
+    model: ModelOptions,
     fit: FitOptions,
-    task: Task,
     search: SearchOptions,
-    directory: Path,
-) -> list[Compared]:
-    """Train each row, with the features that give it as many parameters as the chosen model."""
-    goal = models.parameters(chosen, *task.sizes)
-    compared = []
+    task: Task,
+    output: Run,
+) -> None:
+    """Train each row, as large as the model; print, write and draw the table."""
+    goal = models.parameters(model, *task.sizes)
+    alone = dataclasses.replace(task, dev=None)  # the last model is compared, not the best one
+    table, histories = [], {}
     for score, normalizer in rows:
         slots = {"model": "recurrent", "score": score, "normalizer": normalizer}
-        options = models.of_size(dataclasses.replace(chosen, **slots), goal, *task.sizes)
-        trained = fitted(options, fit, task, directory / f"{score}-{normalizer}")
-        numbers = {
-            "name": name_of(options),
-            "score": score,
-            "normalizer": None if score == "none" else normalizer,
-            "alpha": alpha_of(trained.model, normalizer),
-            "features": options.features,
-            "parameters": models.parameters(options, *task.sizes),
-            "loss": trained.history[-1]["loss"],
-            "exact_match": ExactMatch(task.dev, task.target, search)(trained.model),
-            "seconds": trained.history[-1]["seconds"],
-        }
-        compared.append(Compared(numbers, trained.history))
-    return compared
+        chosen = models.of_size(dataclasses.replace(model, **slots), goal, *task.sizes)
+        directory = output.directory / saved.TRAINING / "comparison" / f"{score}-{normalizer}"
+        trained = engine.fit(chosen, fit, alone, directory)
+        histories[chosen.name] = trained.history
+        table.append(
+            {
+                "name": chosen.name,
+                "score": score,
+                "normalizer": None if score == "none" else normalizer,
+                "alpha": alpha_of(trained.model, normalizer),
+                "features": chosen.features,
+                "parameters": models.parameters(chosen, *task.sizes),
+                "loss": trained.history[-1]["loss"],
+                "exact_match": ExactMatch(task.dev, task.target, search)(trained.model),
+                "seconds": trained.history[-1]["seconds"],
+            }
+        )
+    output.update_metrics({"comparison": table})
+    print(f"\n{len(task.dev.source):,} unseen dates after {fit.steps} steps each")
+    tables.print_table([readable(row) for row in table])
+    shares = {row["name"]: 100 * row["exact_match"] for row in table}
+    for name, figure in figures.of_comparison(shares, histories):
+        output.write_figure(name, figure)
 
 
 def alpha_of(model: Any, normalizer: str) -> float | None:

@@ -11,8 +11,6 @@ from attn_jax import plots
 from attn_jax.plots.style import PALETTE, drawable, styled
 from experiments.data import dates
 from experiments.data.dates import Written
-from experiments.date_translation.comparison import Compared
-from experiments.date_translation.report import MOST_LANGUAGES
 from experiments.harness.glyphs import SIGNS, readable, say_missing, visible
 from experiments.seq2seq.figures import learning
 from experiments.seq2seq.translator import Translation
@@ -23,43 +21,33 @@ ALIGNMENTS = 3
 def draw(
     directory: Path,
     drawn: Sequence[tuple[Written, Translation]],
-    scores: Mapping[str, Any],
-) -> Iterator[tuple[str, Any]]:
-    """Yield (name, figure)."""
+    worst: Mapping[str, float],
+) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure): some alignments, exact match by language, the learning curve."""
     say_missing(written.text for written, _ in drawn)
     for number, (written, translation) in enumerate(drawn, 1):
         if translation.weights is not None:
             yield f"alignment_{number}_{written.language}", alignment(written, translation)
-    worst = dict(list(scores["by_language"].items())[:MOST_LANGUAGES])
     names = {code: f"{readable(dates.name_of(code))} ({code})" for code in worst}
-    yield (
-        "exact_match_by_language",
-        bars({names[code]: 100 * share for code, share in worst.items()}),
-    )
+    shares = {names[code]: 100 * share for code, share in worst.items()}
+    yield "exact_match_by_language", bars(shares)
     curve = learning(directory, log=True, shares={"exact match, %": "dev_exact"})
     if curve is not None:
         yield "learning_curve", curve
 
 
-def of_comparison(comparison: Sequence[Compared]) -> Iterator[tuple[str, Any]]:
+def of_comparison(
+    shares: Mapping[str, float], histories: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[str, Figure]]:
     """Yield exact match of each score and normalizer, and how each of them learned."""
-    by_name = {each.numbers["name"]: each for each in comparison}
-    yield (
-        "scores",
-        bars({name: 100 * each.numbers["exact_match"] for name, each in by_name.items()}),
-    )
-    yield (
-        "scores_training",
-        plots.learning_curve(
-            [row["step"] for row in comparison[0].history],
-            {name: [row["loss"] for row in each.history] for name, each in by_name.items()},
-            loss_axis="training loss, nats",
-            log=True,
-        ),
-    )
+    yield "scores", bars(shares)
+    curves = {name: [row["loss"] for row in rows] for name, rows in histories.items()}
+    steps = [row["step"] for row in next(iter(histories.values()))]
+    axis = "training loss, nats"
+    yield "scores_training", plots.learning_curve(steps, curves, loss_axis=axis, log=True)
 
 
-def bars(values: Mapping[str, float], *, axis: str = "exact match on unseen dates, %") -> Figure:
+def bars(values: Mapping[str, float]) -> Figure:
     """Draw one bar for each name, from 0 to 100, with its number."""
     with styled():
         figure = Figure(figsize=(5.2, 0.8 + 0.19 * len(values)), layout="constrained")
@@ -69,31 +57,27 @@ def bars(values: Mapping[str, float], *, axis: str = "exact match on unseen date
         for place, value in zip(places, values.values(), strict=True):
             ax.text(value + 1, place, f"{value:.2f}", va="center", fontsize=8)
         ax.set_yticks(places, list(values))
-        ax.set(xlim=(0, 111), ylim=(len(values) - 0.4, -0.6), xlabel=axis)
-        ax.set_xticks(range(0, 101, 20))
+        ax.set(xlim=(0, 111), ylim=(len(values) - 0.4, -0.6))
+        ax.set(xlabel="exact match on unseen dates, %", xticks=range(0, 101, 20))
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(length=0)
         ax.grid(True, axis="x")
     return figure
 
 
-# Alignments
-
-
 def alignment(written: Written, translation: Translation) -> Figure:
     """Draw the weights of each character of the date (down) over those of its source (across)."""
-    letters = list(unicodedata.normalize("NFC", written.text))
+    characters = unicodedata.normalize("NFC", written.text)
     target = [*translation.text, "end"]
     title = f"{readable(dates.name_of(written.language))} → {translation.text}"
     if written.iso and written.iso != translation.text:
         title += f" (truth: {written.iso})"
-    used = {visible(each): each for each in letters if each != visible(each) and each in SIGNS}
-    used.pop(SIGNS[" "], None)
+    used = {SIGNS[each]: each for each in characters if each in SIGNS and each != " "}
     legend = "   ".join(f"{sign} U+{ord(each):04X}" for sign, each in used.items())
     return plots.attention_heatmap(
         translation.weights,
         query_labels=target[: len(translation.weights)],
-        key_labels=[written.language, *map(visible, letters)],
+        key_labels=[written.language, *map(visible, characters)],
         query_axis="ISO 8601",
         key_axis="source" + (f"      {legend}" if legend else ""),
         title=title,
@@ -116,10 +100,10 @@ def worth_drawing(test: Iterable[Written]) -> list[Written]:
 
 
 def _interest(written: Written) -> tuple[bool, bool, bool]:
-    letters = unicodedata.normalize("NFC", written.text)
+    characters = unicodedata.normalize("NFC", written.text)
     return (
-        drawable().issuperset(letters),
-        any(letter in SIGNS for letter in letters if letter != " "),
+        drawable().issuperset(characters),
+        any(each in SIGNS for each in characters if each != " "),
         written.format == "full",
     )
 
@@ -130,5 +114,5 @@ def script_of(text: str) -> str | None:
     >>> script_of("17 мая"), script_of("17/5")
     ('CYRILLIC', None)
     """
-    letters = [each for each in text if unicodedata.category(each)[0] == "L"]
-    return unicodedata.name(letters[0], "").split(" ")[0] if letters else None
+    letters = (each for each in text if unicodedata.category(each)[0] == "L")
+    return next((unicodedata.name(each, "").split(" ")[0] for each in letters), None)

@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from attn_jax import text
 from experiments.data import dates
-from experiments.data.dates import Written
+from experiments.data.dates import DateOptions, Written
+from experiments.data.pairs import Pairs
+from experiments.date_translation import figures
 from experiments.harness import tables
-from experiments.seq2seq.train import Pairs
-from experiments.seq2seq.translator import SearchOptions, Translation, Translator
+from experiments.harness.runs import Run
+from experiments.seq2seq.saved import Saved
+from experiments.seq2seq.translator import SearchOptions, Translator, cut
 
 BATCH = 512
 LENGTHS = (48,)  # that sources are padded to; then doubled
@@ -19,8 +23,6 @@ MOST_LANGUAGES = 40  # that the table and the picture show
 
 def translator(model: Any, target: Any, search: SearchOptions) -> Translator:
     """Return what translates encoded dates in few shapes; it writes no unknown character."""
-    from attn_jax import text
-
     return Translator(
         [model],
         target,
@@ -33,40 +35,68 @@ def translator(model: Any, target: Any, search: SearchOptions) -> Translator:
 
 
 class ExactMatch:
-    """model -> the share of encoded dates that are right; its search is compiled once."""
+    """model -> the share of encoded dates that are right; the search of one kind of models."""
 
     def __init__(self, pairs: Pairs, target: Any, search: SearchOptions):
         self.pairs, self.target, self.search = pairs, target, search
         self.translator: Translator | None = None
 
     def __call__(self, model: Any) -> float:
-        """Translate all dates; the models have to be of one kind."""
-        if self.translator is None:
-            self.translator = translator(model, self.target, self.search)
-        found = self.translator.of([model])(self.pairs.sources)
-        pairs = zip(found, self.pairs.targets, strict=True)
+        self.translator = self.translator or translator(model, self.target, self.search)
+        self.translator.models = [model]  # what is compiled serves all of them
+        found = self.translator(self.pairs.source)
+        pairs = zip(found, self.pairs.target, strict=True)
         return float(np.mean([best.ids == list(ids) for (best, *_), ids in pairs]))
+
+
+def report(loaded: Saved, given: Sequence[Written], search: SearchOptions, output: Run) -> None:
+    """Print, write and draw how many unseen dates are right; draw the given dates, or some."""
+    test = dates.written("test", DateOptions(**loaded.options["data"]))
+    given = given or figures.worth_drawing(test)
+    translate = translator(loaded.model, loaded.target, search)
+    every = [(each.text, each.language) for each in (*test, *given)]
+    sources = cut(dates.sources(every, loaded.source), translate.most_source)
+    found = [best for best, *_ in translate(sources)]
+    texts = [each.text for each in found[: len(test)]]
+    scores = exact_match(texts, test)
+    output.update_metrics(scores)
+    output.write_predictions(
+        {
+            "source": [each.text for each in test],
+            "language": [each.language for each in test],
+            "format": [each.format for each in test],
+            "prediction": texts,
+            "truth": [each.iso for each in test],
+            "right": right(texts, test),
+        }
+    )
+    show(scores)
+    output.clear_figures("alignment_*")
+    worst = dict(list(scores["by_language"].items())[:MOST_LANGUAGES])
+    drawn = list(zip(given, found[len(test) :], strict=True))
+    for name, figure in figures.draw(output.directory, drawn, worst):
+        output.write_figure(name, figure)
 
 
 def exact_match(translations: Sequence[str], truth: Sequence[Written]) -> dict[str, Any]:
     """Return the share of right dates: of all, by language (the worst first), by format."""
-    right = right_of(translations, truth)
+    correct = right(translations, truth)
 
     def by(names: Sequence[str]) -> dict[str, float]:
         given = np.array(names)
-        shares = {name: float(right[given == name].mean()) for name in dict.fromkeys(names)}
+        shares = {name: float(correct[given == name].mean()) for name in dict.fromkeys(names)}
         return dict(sorted(shares.items(), key=lambda each: each[1]))
 
     return {
         "dates": len(truth),
-        "exact_match": float(right.mean()),
+        "exact_match": float(correct.mean()),
         "by_language": by([each.language for each in truth]),
         "by_format": by([each.format for each in truth]),
         "by_language_and_format": by([f"{each.language} {each.format}" for each in truth]),
     }
 
 
-def right_of(translations: Sequence[str], truth: Sequence[Written]) -> np.ndarray:
+def right(translations: Sequence[str], truth: Sequence[Written]) -> np.ndarray:
     """Return which dates are right."""
     return np.array([a == b.iso for a, b in zip(translations, truth, strict=True)])
 
@@ -76,9 +106,8 @@ def show(scores: dict[str, Any]) -> None:
     of_both, languages = scores["by_language_and_format"], scores["by_language"]
 
     def row(name: str, whole: float, each: dict[str, float]) -> dict[str, Any]:
-        return {"exact match, %": name, "all": 100 * whole} | {
-            form: 100 * each[form] for form in dates.FORMATS
-        }
+        shares = {"all": whole} | {form: each[form] for form in dates.FORMATS}
+        return {"exact match, %": name} | {name: 100 * share for name, share in shares.items()}
 
     rows = [row("all languages", scores["exact_match"], scores["by_format"])]
     for code in list(languages)[:MOST_LANGUAGES]:
@@ -88,16 +117,3 @@ def show(scores: dict[str, Any]) -> None:
     tables.print_table(rows)
     good = sum(share >= GOOD for share in languages.values())
     print(f"{good} of {len(languages)} languages reach {100 * GOOD:g} %")
-
-
-def predictions(translations: Sequence[Translation], truth: Sequence[Written]) -> dict[str, Any]:
-    """Return the columns of predictions.csv."""
-    texts = [each.text for each in translations]
-    return {
-        "source": [each.text for each in truth],
-        "language": [each.language for each in truth],
-        "format": [each.format for each in truth],
-        "prediction": texts,
-        "truth": [each.iso for each in truth],
-        "right": right_of(texts, truth),
-    }

@@ -5,6 +5,7 @@ r"""Translate from one language into another with attention, trained on your own
     python -m experiments machine-translation evaluate --name mine \
         --test-source c.de --test-target c.en
     python -m experiments machine-translation translate --name mine < new.de > new.en
+    python -m experiments machine-translation speed
 
 Files are UTF-8, one sentence a line, the same number of lines on both sides. Without files `train`
 takes two Bibles; `--data greek-english` takes a New Testament with gold word alignments, and
@@ -16,58 +17,63 @@ goes on with `--resume`. What `evaluate` finds on other files than the training'
 evaluation/, beside the results of the training.
 """
 
-import dataclasses
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import tyro
-
-from experiments.data import lines
-from experiments.data import parallel_text as corpora
-from experiments.data.parallel_text import CorpusOptions
+from experiments.data import lines, parallel_text
+from experiments.data.parallel_text import Corpus, CorpusOptions, EvaluationFiles
 from experiments.harness import tables
-from experiments.harness.actions import require_heeded
 from experiments.harness.errors import UserError
-from experiments.harness.runs import (
-    Output,
-    Run,
-    checked_name,
-    compile_quickly,
-    plain,
-    require_same,
-    start,
-)
-from experiments.seq2seq import models, saved
-from experiments.seq2seq import train as fits
+from experiments.harness.runs import Run, plain, require_same, start
+from experiments.harness.smoke import RunOptions, tiny
+from experiments.seq2seq import saved
+from experiments.seq2seq import train as engine
+from experiments.seq2seq.evaluate import SystemOptions, systems
 from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.scoring import BleuTokenize, Scoring
-from experiments.seq2seq.train import FitOptions
-from experiments.seq2seq.translator import SearchOptions, Translation, Translator, cut
+from experiments.seq2seq.saved import Saved
+from experiments.seq2seq.scoring import BleuTokenize
+from experiments.seq2seq.train import FitOptions, Task, TrainOptions
+from experiments.seq2seq.translator import SearchOptions, Translator
 
 NAME = "machine-translation"
 BLEU_TOKENIZE = "13a"
-HEEDED = {
-    "twin": ("train",),
-    "resume": ("train",),
-    "average": ("train", "evaluate", "translate"),
-    "ensemble": ("train", "evaluate", "translate"),
-    "backward": ("train", "evaluate"),
-    "bleu_tokenize": ("train", "evaluate"),
-    "alignments": ("translate",),
-    "plot": ("translate",),
-}
+CHUNK = 64  # lines translated together
 
 
 @dataclass(frozen=True)
-class MachineTranslation:
-    """Train an encoder-decoder with attention on pairs of lines, evaluate it, translate with it."""
+class Translate(SystemOptions):
+    """Translate the standard input, line by line and in order, to the standard output."""
 
-    action: tyro.conf.Positional[Literal["train", "evaluate", "translate", "speed"]] = "train"
-    """What to do; translate reads lines from the standard input; speed times training and greedy
-    translation of an untrained model, beside PyTorch where it is installed."""
+    search: SearchOptions = field(default_factory=lambda: SearchOptions(beam=5, length_penalty=1.0))
+    alignments: Path | None = None
+    """Write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each line of
+    output. Words are what stands between spaces."""
+    plot: Path | None = None
+    """Draw the weights of the first line that has any to a file, a PNG by default."""
+
+
+@dataclass(frozen=True)
+class Evaluate(SystemOptions):
+    """Evaluate a trained model on the test lines of its training, or on other ones."""
+
+    search: SearchOptions = field(default_factory=lambda: SearchOptions(beam=5, length_penalty=1.0))
+    corpus: EvaluationFiles = field(default_factory=EvaluationFiles)
+    backward: str | None = None
+    """The name of a run of the other direction, whose alignments are joined with those of this one
+    where there are gold ones (--data greek-english and english-greek)."""
+    bleu_tokenize: BleuTokenize | None = None
+    """How BLEU parts a line into tokens: zh for Chinese, char for other languages without spaces.
+    Default: that of the training, 13a there."""
+
+
+@dataclass(frozen=True)
+class Speed(RunOptions):
+    """Time training and greedy translation of an untrained model, beside PyTorch if installed."""
+
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     model: ModelOptions = field(
         default_factory=lambda: ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
@@ -77,253 +83,138 @@ class MachineTranslation:
             steps=3600, label_smoothing=0.1, evaluate_every=250, batch_size=128
         )
     )
-    search: SearchOptions = field(default_factory=lambda: SearchOptions(beam=5, length_penalty=1.0))
-    output: Output = field(default_factory=Output)
+
+
+@dataclass(frozen=True)
+class Train(Speed, Evaluate, TrainOptions):
+    """Train an encoder-decoder with attention on pairs of lines, and evaluate it."""
+
     twin: bool = False
     """Train the model without attention as well, of as many parameters."""
-    average: int = 1
-    """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
-    ensemble: tuple[str, ...] = ()
-    """Names of further runs of the same vocabularies that vote."""
-    backward: str | None = None
-    """evaluate: the name of a run of the other direction, whose alignments are joined with those of
-    this one where there are gold ones (--data greek-english and english-greek)."""
-    bleu_tokenize: BleuTokenize | None = None
-    """How BLEU parts a line into tokens: zh for Chinese, char for other languages without spaces.
-    Default: that of the training, 13a there."""
-    alignments: Path | None = None
-    """translate: write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each
-    line of output. Words are what stands between spaces."""
-    plot: Path | None = None
-    """translate: draw the weights of the first line that has any to a file, a PNG by default."""
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
-    smoke: bool = False
-    """A tiny run that takes seconds: a made-up language, a small model, few steps."""
 
     def __post_init__(self):
-        if self.average < 1:
-            raise UserError(f"--average must be at least 1. Got {self.average}.")
-        require_heeded(self, HEEDED)
+        super().__post_init__()
+        made = min(self.fit.keep, -(-self.fit.steps // self.fit.evaluate_every))
+        if self.average > made:
+            rule = f"must be at most {made}, the checkpoints that --keep and --evaluate-every leave"
+            raise UserError(f"--average {rule}. Got {self.average}.")
 
 
-def run(options: MachineTranslation) -> None:
-    """Train, evaluate or translate."""
-    if options.smoke:
-        compile_quickly()
-        options = tiny(options)
-    actions = {"train": train, "evaluate": evaluate, "translate": translate, "speed": speed}
-    actions[options.action](options)
-
-
-def tiny(options: MachineTranslation) -> MachineTranslation:
-    """Return the options of a run that takes seconds."""
-    beam = min(options.search.beam, 2)
-    search = {"beam": beam, "n_best": min(options.search.n_best, beam)}
-    small = {"embedding": 16, "features": 4 * options.model.heads, "dropout": 0.1}
-    return dataclasses.replace(
-        options,
-        model=dataclasses.replace(options.model, **small),
-        fit=dataclasses.replace(
-            options.fit,
-            steps=min(options.fit.steps, 20),
-            evaluate_every=10,
-            batch_size=16,
-            buckets=2,
-        ),
-        corpus=dataclasses.replace(options.corpus, smoke=True),
-        search=dataclasses.replace(options.search, **search),
-    )
-
-
-# Training
-
-
-def train(options: MachineTranslation) -> None:
-    """Train a model, and its twin if asked for; evaluate."""
+def train(options: Train) -> None:
+    """Train a model, and its twin with --twin; evaluate."""
+    options = tiny(options)
     if options.resume:  # what cannot be is refused at once
-        require_same(run_directory(options, options.output.name), options)
-    corpus = corpora.load(options.corpus)
+        require_same(options.output.directory(NAME), options)
+    corpus, task = loaded_task(options)
+    others = options.load_others(NAME, (task.source, task.target))
+    backward = opposite(options, (task.source, task.target), corpus)
+    output = engine.train(NAME, options, task, twin=options.twin)
+    report(options, corpus, options.load(NAME), others, backward, output)
+
+
+def loaded_task(options: Speed) -> tuple[Corpus, Task]:
+    """Return the pairs of lines, and what a model is trained on."""
+    corpus = parallel_text.load(options.corpus)
     for note in corpus.notes:
         print(note)
-    vocabularies = corpora.vocabularies(corpus, options.corpus)
-    sizes = tuple(map(len, vocabularies))
-    pairs, dev = (corpora.encoded(each, *vocabularies) for each in (corpus.train, corpus.dev))
-    batches = fits.batches(pairs, options.fit, max_length=options.corpus.max_length)
-    chosen = {saved.TRAINING: options.model}
-    if options.twin:
-        chosen[saved.TWIN] = models.twin(options.model, *sizes)
-    names = {directory: described(each, sizes) for directory, each in chosen.items()}
-    require_checkpoints(options)
-    companions(options, vocabularies, corpus)
-    # All that can be refused is refused by now: from here on an earlier run of the name is gone.
-    checksums = saved.checksums(*vocabularies, batches)
-    output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
-    saved.write_vocabularies(output.directory, *vocabularies)
-    output.update_metrics({"training": fits.facts(batches)})
-    print(left_out(batches, options.corpus.max_length))
-    for directory, each in chosen.items():
-        print(names[directory])
-        model = models.build(each, *sizes, seed=options.fit.seed)
-        fits.train(model, batches, dev, options.fit, output.directory / directory)
-    report(options, corpus, saved.load(output.directory, average=options.average), output)
+    both = corpus.vocabularies(options.corpus)
+    pairs, dev = (each.encoded(*both) for each in (corpus.train, corpus.dev))
+    batches = engine.batches(pairs, options.fit, max_length=options.corpus.max_length)
+    return corpus, Task(*both, batches, dev)
 
 
-def described(options: ModelOptions, sizes: tuple[int, int]) -> str:
-    """Return what a model is, and how large."""
-    what = "no attention" if options.score == "none" else f"{options.score} × {options.normalizer}"
-    what = f"Transformer, {options.normalizer}" if options.model == "transformer" else what
-    count = models.parameters(options, *sizes)
-    return f"{what}: {count:,} parameters, {sizes[0]:,} source and {sizes[1]:,} target tokens"
-
-
-def left_out(batches: Any, longest: int) -> str:
-    """Return what is trained on, and what is not."""
-    missing = f"{batches.without_target:,} have no target, {batches.too_long:,} are longer than"
-    real = f"{batches.real_fraction:.0%} of the positions in batches are no padding"
-    return f"{batches.size:,} pairs to train on ({missing} --max-length {longest}); {real}"
-
-
-# Evaluation
-
-
-def evaluate(options: MachineTranslation) -> None:
+def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the test lines of its training, or on other ones.
 
     What other lines say goes to evaluation/; on those of the training metrics.json says anew what
     their translations are worth, and how they were made.
     """
-    loaded = saved.load(run_directory(options, options.output.name), average=options.average)
+    options = tiny(options)
+    loaded = options.load(NAME)
     before = loaded.options["corpus"]
-    corpus = corpora.to_judge(options.corpus, before)
-    output = Run(loaded.directory)
-    now = plain(corpora.files(options.corpus, "test"))
-    if now != [None, None] and now != [before["test_source"], before["test_target"]]:
+    corpus = parallel_text.load_test(options.corpus, before)
+    others = options.load_others(NAME, loaded.vocabularies)
+    backward = opposite(options, loaded.vocabularies, corpus)
+    output, now = Run(loaded.directory), plain(options.corpus.files("test"))
+    if now not in ([None, None], [before["test_source"], before["test_target"]]):
         output = Run(loaded.directory / "evaluation")
         output.clear_figures()
         output.write_metrics({"test": now})
-    report(options, corpus, loaded, output)
+    report(options, corpus, loaded, others, backward, output)
+
+
+def opposite(options: Evaluate, vocabularies: tuple[Any, Any], corpus: Corpus) -> Saved | None:
+    """Return the run of the other direction, of the same tokens, if one is named."""
+    if options.backward is None:
+        return None
+    if corpus.gold is None:
+        raise UserError("--backward needs gold alignments: --data greek-english, or the other way.")
+    loaded = options.load_other(NAME, options.backward)
+    back = [each.checksum for each in loaded.vocabularies[::-1]]
+    if [each.checksum for each in vocabularies] != back or not loaded.attends:
+        what = f"{options.backward} has other vocabularies, the same direction or no attention"
+        raise UserError(f"--backward needs a run of the other direction of this one's. {what}.")
+    return loaded
 
 
 def report(
-    options: MachineTranslation, corpus: corpora.Corpus, loaded: saved.Saved, output: Run
+    options: Evaluate,
+    corpus: Corpus,
+    loaded: Saved,
+    others: Sequence[Saved],
+    backward: Saved | None,
+    output: Run,
 ) -> None:
-    """Print, write and draw what the translations are worth."""
-    from experiments.seq2seq import evaluate as evaluation
-    from experiments.seq2seq import figures
+    """Print, write and draw what the translations are worth, and write how they were made."""
+    from experiments.machine_translation.report import report
 
-    name = evaluation.ATTENTION if loaded.attends else evaluation.TWIN
-    voters, backward = companions(options, loaded.vocabularies, corpus)
-    systems = {name: [each.model for each in (loaded, *voters)]}
-    if loaded.attends and (twin := saved.load_twin(loaded, average=options.average)):
-        systems[evaluation.TWIN] = [twin]
     tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
-    scoring = Scoring(loaded.target, tokenize)
-    judged = evaluation.judge(systems, loaded, corpus, options.search, scoring, backward)
     how = {name: getattr(options, name) for name in ("average", "ensemble", "backward", "search")}
-    output.update_metrics(judged.metrics | {"how": how | {"bleu_tokenize": tokenize}})
-    columns = {"source": judged.lines.source, "reference": judged.lines.target}
-    output.write_predictions(columns | judged.texts)
-    evaluation.show(judged)
-    output.clear_figures()
-    found, lengths = judged.translations[name], judged.metrics["by_length"]
-    for drawn, figure in figures.draw(loaded, judged.lines, found, lengths, corpus.names):
-        output.write_figure(drawn, figure)
-    if output.directory == loaded.directory and (curve := figures.learning(loaded.directory)):
-        output.write_figure("learning_curve", curve)
-    output.say_where()
+    output.update_metrics({"how": how | {"bleu_tokenize": tokenize}})
+    chosen = systems(loaded, others, average=options.average)
+    report(corpus, loaded, chosen, options.search, tokenize, backward, output)
 
 
-def companions(
-    options: MachineTranslation,
-    vocabularies: tuple[Any, Any],
-    corpus: corpora.Corpus | None = None,
-) -> tuple[list[saved.Saved], saved.Saved | None]:
-    """Return the runs that vote beside the first one, and that of the other direction."""
-    voters, backward = [], None
-    if options.backward is not None and (corpus is None or corpus.gold is None):
-        raise UserError("--backward needs gold alignments: --data greek-english, or the other way.")
-    for name in options.ensemble:
-        voters.append(saved.load(run_directory(options, name), average=options.average))
-        saved.require_same_vocabulary(vocabularies, voters[-1], name)
-    if options.backward is not None:
-        backward = saved.load(run_directory(options, options.backward), average=options.average)
-        saved.require_opposite(vocabularies, backward, options.backward)
-    return voters, backward
-
-
-def require_checkpoints(options: MachineTranslation) -> None:
-    """Refuse to average more checkpoints than the training will leave."""
-    fit = options.fit
-    made = min(fit.keep, -(-fit.steps // fit.evaluate_every))
-    if options.average > made:
-        rule = f"must be at most {made}, the checkpoints that --keep and --evaluate-every leave"
-        raise UserError(f"--average {rule}. Got {options.average}.")
-
-
-def run_directory(options: MachineTranslation, name: str) -> Path:
-    """Return the directory of a run."""
-    return options.output.output_dir / NAME / checked_name(name)
-
-
-def speed(options: MachineTranslation) -> None:
-    """Print how fast a model of these options trains and translates."""
-    from experiments.benchmark.models import translation as speed
-
-    corpus = corpora.load(options.corpus)
-    vocabularies = corpora.vocabularies(corpus, options.corpus)
-    pairs = corpora.encoded(corpus.train, *vocabularies)
-    batches = fits.batches(pairs, options.fit, max_length=options.corpus.max_length)
-    output = start(f"{NAME}-speed", options, options.output)
-    rows = speed.compare(options.model, options.fit, corpus, vocabularies, batches)
-    output.write_metrics({"rows": rows})
-    tables.print_table(rows)
-
-
-# Translation
-
-
-def translate(options: MachineTranslation) -> None:
+def translate(options: Translate) -> None:
     """Translate the standard input, line by line and in order, to the standard output."""
-    from experiments.machine_translation import output as asked
+    from experiments.machine_translation import output
 
-    links, plot = asked.writable(options.alignments, asked.ALIGNMENTS), asked.picture(options.plot)
-    loaded = saved.load(run_directory(options, options.output.name), average=options.average)
-    voters = [loaded, *companions(options, loaded.vocabularies)[0]]
+    options = tiny(options)
+    links = output.writable(options.alignments, output.ALIGNMENTS)
+    plot = output.picture(options.plot)
+    loaded = options.load(NAME)
+    runs = [loaded, *options.load_others(NAME, loaded.vocabularies)]
     aligned = links is not None or plot is not None
-    if aligned and not any(each.attends for each in voters):
+    if aligned and not any(each.attends for each in runs):
         raise UserError("--alignments and --plot need a model with attention. Got --score none.")
-    translator = Translator(
-        [each.model for each in voters],
-        loaded.target,
-        options.search,
-        batch_size=64,
-        align_up_to=math.inf if aligned else 0,
-    )
-    vocabularies, number = (loaded.source, loaded.target), 0
+    members = [each.model for each in runs]
+    align_up_to = math.inf if aligned else 0
+    translator = Translator(members, loaded.target, options.search, align_up_to=align_up_to)
     lines.as_utf8(sys.stdout)
-    with asked.opened(links) as stream:
-        for chunk in lines.chunks(sys.stdin, translator.batch_size):
-            encoded = loaded.source.encode_batch(chunk)
-            found = translator(cut(encoded, translator.most_source, first=number + 1))
-            for source, best in zip(chunk, found, strict=True):
-                show(number, best, several=options.search.n_best > 1)
-                if stream is not None:
-                    asked.write_links(stream, source, best, vocabularies)
-                if plot is not None and asked.draw(plot, source, best[0], vocabularies):
-                    plot = None
-                number += 1
+    with output.opened(links) as stream:
+        chunks = lines.chunks(sys.stdin, CHUNK)
+        for number, source, best in translator.stream(chunks, loaded.source.encode_batch):
+            for each in best:  # several as Moses prints them
+                scored = f"{number - 1} ||| {each.text} ||| {each.score:.4f}"
+                print(scored if options.search.n_best > 1 else each.text, flush=True)
+            if stream is not None:
+                output.write_links(stream, source, best, loaded.vocabularies)
+            if plot is not None and output.draw(plot, source, best[0], loaded.vocabularies):
+                plot = None
     if plot is not None:
         print("--plot: no line had anything to draw", file=sys.stderr)
 
 
-def show(number: int, best: list[Translation], *, several: bool) -> None:
-    """Print the translation of a line, or its n best as Moses does: number ||| text ||| score."""
-    if not several:
-        print(best[0].text, flush=True)
-        return
-    for each in best:
-        print(f"{number} ||| {each.text} ||| {each.score:.4f}", flush=True)
+def speed(options: Speed) -> None:
+    """Print how fast a model of these options trains and translates."""
+    from experiments.benchmark.models import translation
+
+    options = tiny(options)
+    corpus, task = loaded_task(options)
+    output = start(f"{NAME}-speed", options, options.output)
+    rows = translation.compare(options.model, options.fit, task, corpus)
+    output.write_metrics({"rows": rows})
+    tables.print_table(rows)
 
 
-COMMANDS = {"run": run}
+COMMANDS = {"train": train, "evaluate": evaluate, "translate": translate, "speed": speed}

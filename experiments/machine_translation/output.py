@@ -1,4 +1,4 @@
-"""Files that `translate` is asked for beside its output: links line by line, a picture."""
+"""Files that `translate` writes beside its output: links line by line, a picture."""
 
 import os
 from collections.abc import Iterator
@@ -8,16 +8,15 @@ from typing import IO, Any
 
 from matplotlib.backend_bases import FigureCanvasBase
 
-from attn_jax import plots
+from attn_jax import metrics, plots
 from experiments.harness.errors import UserError, listed
 from experiments.harness.glyphs import say_missing
 from experiments.harness.runs import refusing, write_with
+from experiments.seq2seq import alignments
 from experiments.seq2seq.figures import heat_map
-from experiments.seq2seq.report import translation_links
 from experiments.seq2seq.translator import Translation
 
 ALIGNMENTS, PLOT = "--alignments", "--plot"
-SIDES = ("source", "target")
 
 
 def writable(path: Path | None, option: str) -> Path | None:
@@ -64,17 +63,16 @@ def write_links(
     stream: IO[str], source: str, best: list[Translation], vocabularies: tuple[Any, Any]
 ) -> None:
     """Write a line of links for each translation of a line, in Pharaoh's format, at once."""
-    from attn_jax import metrics
-
     with refusing(Path(stream.name), ALIGNMENTS):
         for each in best:
-            stream.write(metrics.to_pharaoh(translation_links(source, each, vocabularies)) + "\n")
+            found = alignments.links(source, each, vocabularies)
+            stream.write(metrics.to_pharaoh(found) + "\n")
         stream.flush()
 
 
 def draw(path: Path, source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> bool:
     """Draw the weights of a line, if there are any; say whether there were."""
-    figure = heat_map(source, translation, vocabularies, SIDES)
+    figure = heat_map(source, translation, vocabularies)
     if figure is not None:
         say_missing([source, translation.text])
         write_with(path, lambda temporary: plots.save(figure, temporary), option=PLOT)

@@ -1,11 +1,13 @@
-"""From pairs of lines to a model that translates, whatever the two sides are.
+"""From pairs of sources and targets to a model that finds targets: what several experiments share.
 
-corpora.py      files or what comes out of the box → pairs of lines, their vocabularies
+An experiment gives encoded pairs and two vocabularies (`Task`), its options, and what it reports.
+
 models.py       options → encoder-decoder; its twin of equal size without attention
-fits.py         vocabularies and pairs → a trained model, checkpoints, a learning curve
-saved.py        what a run's directory holds, written once and read back: options, vocabularies
-translator.py   lines → translations in order: greedy or beam search, ensembles, alignments
-lines.py        lines from a stream as they come; asked.py: the files that `translate` is asked for
-scoring.py      translations against references; reports.py: by length, the worst, alignments
-evaluation.py   all that is told of a trained model; figures.py, letters.py: its pictures
+train.py        a task → a trained model and its twin in a run's directory
+saved.py        the directory as a model that can be used; vocabularies.py: its vocabularies
+translator.py   sources → translations in order: greedy or beam search, ensembles, weights
+evaluate.py     the systems of a run, and the searches that each is evaluated with
+scoring.py      translations compared with references
+alignments.py   links between words, by attention (words.py) and by IBM model 1 (ibm_model_1.py)
+figures.py      weights as a heat map, the learning curve
 """

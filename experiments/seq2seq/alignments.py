@@ -1,40 +1,56 @@
-"""Word alignments that attention finds in given pairs of lines, held against gold links."""
+"""Word alignments by attention: of a translation, and of given pairs, compared with gold links."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.data.parallel_text import Corpus, Lines, encoded
+from experiments.data.pairs import Pairs
+from experiments.seq2seq import ibm_model_1
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.train import POSITIONS
+from experiments.seq2seq.translator import Translation
 from experiments.seq2seq.words import word_weights
 
+Links = frozenset[tuple[int, int]]
 
-def errors(loaded: Saved, corpus: Corpus, backward: Saved | None = None) -> list[dict[str, Any]]:
+
+def links(source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> set:
+    """Return links between the words of a line and of its translation."""
+    from attn_jax import metrics
+
+    if translation.weights is None or not (source.split() and translation.text.split()):
+        return set()
+    target_words = vocabularies[1].words_of(translation.ids)
+    source_words = vocabularies[0].words(source)[: translation.weights.shape[1]]
+    weights = translation.weights[: len(target_words)]
+    return metrics.hard_alignment(word_weights(weights, source_words, target_words))
+
+
+def errors(
+    loaded: Saved, lines: Pairs, gold: Sequence[Links], backward: Saved | None = None
+) -> list[dict[str, Any]]:
     """Return AER, precision and recall on gold links: of attention, and of IBM model 1.
 
-    `backward` is a model of the other direction. Its weights times the forward ones are where both
-    agree. (Liang et al. 2006, "Alignment by agreement", multiply posteriors so.)
+    `backward` is a model of the other direction. Its weights times the forward ones are large where
+    both agree. (Liang et al. 2006, "Alignment by agreement", multiply posteriors so.)
     """
     from attn_jax import metrics
-    from experiments.seq2seq import ibm_model_1
 
-    tables = {"attention": forced(loaded, corpus.train)}
+    tables = {"attention": forced(loaded, lines)}
     if backward is not None:
-        turned = Lines(corpus.train.target, corpus.train.source)
-        tables["attention, backward"] = [each.T for each in forced(backward, turned)]
+        tables["attention, backward"] = [each.T for each in forced(backward, lines.swapped())]
         pairs = zip(*tables.values(), strict=True)
         tables["both directions"] = [one * other for one, other in pairs]
     predicted = {name: list(map(metrics.hard_alignment, of)) for name, of in tables.items()}
-    words = _word_ids(corpus.train)
+    words = list(zip(*map(_word_ids, lines), strict=True))
     baseline = ibm_model_1.fit(words)
     predicted["IBM model 1"] = [baseline.align(pair) for pair in words]
-    scores = {name: metrics.alignment_score(of, corpus.gold) for name, of in predicted.items()}
+    scores = {name: metrics.alignment_score(of, gold) for name, of in predicted.items()}
     return [{"aligner": name, **score._asdict()} for name, score in scores.items()]
 
 
-def forced(loaded: Saved, lines: Lines) -> list[np.ndarray]:
+def forced(loaded: Saved, lines: Pairs) -> list[np.ndarray]:
     """Return the weights [target words, source words] where the decoder is fed the target."""
     import jax
     import jax.numpy as jnp
@@ -43,33 +59,27 @@ def forced(loaded: Saved, lines: Lines) -> list[np.ndarray]:
     from attn_jax import text
 
     graphdef, state = nnx.split(loaded.model)
-    pairs = encoded(lines, loaded.source, loaded.target)
+    pairs = lines.encoded(*loaded.vocabularies)
 
     @jax.jit
-    def weights(state, source, length, target):
+    def weights(state, source, source_length, target, target_length):
         merged = nnx.merge(graphdef, state)
         before = jnp.pad(target, [(0, 0), (1, 0)], constant_values=text.START)[:, :-1]
-        return merged.decoder.weights(before, merged.encode(source, length))
+        return merged.decoder.weights(before, merged.encode(source, source_length))
 
     padded = text.padded_batches(*pairs, batch_positions=POSITIONS, buckets=8)
-    names = ("source", "source_length", "target")
-    found = [np.asarray(weights(state, *(each.batch[name] for name in names))) for each in padded]
-    tables = []
-    for table, source, target, ids, written in zip(
-        text.in_order(padded, found), *lines, pairs.sources, pairs.targets, strict=True
-    ):
-        words = loaded.source.words(source), loaded.target.words(target)
-        tables.append(word_weights(table[: len(written), : len(ids)], *words))
-    return tables
-
-
-def _word_ids(lines: Lines) -> Sequence[tuple[list[int], list[int]]]:
-    """Return the words of each pair as numbers."""
-    known: tuple[dict, dict] = ({}, {})
+    found = text.in_order(padded, [np.asarray(weights(state, **each.batch)) for each in padded])
     return [
-        tuple(
-            [table.setdefault(word, len(table)) for word in line.split()]
-            for table, line in zip(known, pair, strict=True)
+        word_weights(
+            table[: len(target_ids), : len(source_ids)],
+            loaded.source.words(source),
+            loaded.target.words(target),
         )
-        for pair in zip(*lines, strict=True)
+        for table, source, target, source_ids, target_ids in zip(found, *lines, *pairs, strict=True)
     ]
+
+
+def _word_ids(lines: Sequence[str]) -> list[list[int]]:
+    """The words of each line as numbers."""
+    known: dict[str, int] = {}
+    return [[known.setdefault(word, len(known)) for word in line.split()] for line in lines]

@@ -1,101 +1,74 @@
-"""All that is told of a trained model: scores of each system and search, by length, alignments."""
+"""Which models a trained run is evaluated with, and by which searches."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from experiments.data.parallel_text import Corpus, Lines
-from experiments.harness import tables
-from experiments.seq2seq import alignments
-from experiments.seq2seq import report as reports
+from experiments.harness.errors import UserError
+from experiments.harness.options import Positive
+from experiments.harness.smoke import RunOptions
+from experiments.seq2seq import saved
 from experiments.seq2seq.saved import Saved
-from experiments.seq2seq.scoring import Scoring
-from experiments.seq2seq.translator import (
-    LENGTHS,
-    SearchOptions,
-    Translation,
-    Translator,
-    cut,
-    most_source,
-)
+from experiments.seq2seq.translator import SearchOptions, Translator
 
-ATTENTION, TWIN = "attention", "no attention"
-SHOWN = 3  # of the worst lines
+ATTENTION, TWIN, GREEDY = "attention", "no attention", "greedy"
+
+Systems = Mapping[str, Sequence[Any]]  # name → the models of an ensemble
 
 
-class Judged(NamedTuple):
-    """What was found, for metrics.json, the terminal, predictions.csv and pictures."""
+@dataclass(frozen=True)
+class SystemOptions(RunOptions):
+    """The models of a run, and how to search with them."""
 
-    metrics: dict[str, Any]
-    lines: Lines
-    translations: dict[str, list[Translation]]  # of each system, by the widest search
+    search: SearchOptions = field(default_factory=SearchOptions)
+    average: Positive[int] = 1
+    """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
+    ensemble: tuple[str, ...] = ()
+    """Names of further runs of the same vocabularies, in an ensemble with this one."""
 
-    @property
-    def texts(self) -> dict[str, list[str]]:
-        """The translations as text."""
-        return {name: [x.text for x in found] for name, found in self.translations.items()}
+    def load(self, experiment: str) -> Saved:
+        """Return the run of the name."""
+        return saved.load(self.output.directory(experiment), average=self.average)
+
+    def load_others(self, experiment: str, vocabularies: tuple[Any, Any]) -> list[Saved]:
+        """Return the other runs of the ensemble; refuse tokens of different meaning."""
+        others = [self.load_other(experiment, name) for name in self.ensemble]
+        for name, other in zip(self.ensemble, others, strict=True):
+            for side, ours, its in zip(saved.SIDES, vocabularies, other.vocabularies, strict=True):
+                if ours.checksum != its.checksum:
+                    what = f"The {side} vocabulary of {name} is another"
+                    raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
+        return others
+
+    def load_other(self, experiment: str, name: str) -> Saved:
+        """Return the run of another name."""
+        output = dataclasses.replace(self.output, name=name)
+        return dataclasses.replace(self, output=output).load(experiment)
 
 
-def judge(
-    systems: Mapping[str, Sequence[Any]],
-    loaded: Saved,
-    corpus: Corpus,
-    search: SearchOptions,
-    scoring: Scoring,
-    backward: Saved | None = None,
-) -> Judged:
-    """Translate the test lines, the dev lines where there are none, and hold them against theirs.
+def systems(loaded: Saved, others: Sequence[Saved] = (), *, average: int = 1) -> Systems:
+    """Return the run's model, in an ensemble with others, and its twin if one was trained."""
+    found = {ATTENTION if loaded.attends else TWIN: [each.model for each in (loaded, *others)]}
+    if loaded.attends and (twin := saved.load_twin(loaded, average=average)):
+        found[TWIN] = [twin]
+    return found
 
-    `systems` are names -> the models that vote; the first one is looked at more closely. `backward`
-    translates into the other direction, for alignments.
+
+def searches(
+    systems: Systems, target: Any, options: SearchOptions
+) -> Iterator[tuple[dict[str, str], Translator]]:
+    """Yield {system, search} and what translates: each system, greedily and by beam search.
+
+    The first system's weights are kept, of sources that are not very long.
     """
-    part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
-    encoded = loaded.source.encode_batch(lines.source)
-    voters = [each for members in systems.values() for each in members]
-    sources = cut(encoded, most_source(voters, search))
-    first, rows, translations = next(iter(systems)), [], {}
-    for system, members in systems.items():
-        for beam in sorted({1, search.beam}):
-            drawn = system == first and beam == search.beam  # only these have their weights drawn
-            translator = Translator(
-                members,
-                loaded.target,
-                dataclasses.replace(search, beam=beam, n_best=1),
-                align_up_to=LENGTHS[-1] if drawn else 0,
-            )
-            translations[system] = found = [best for best, *_ in translator(sources)]
-            row = {"system": system, "search": "greedy" if beam == 1 else f"beam {beam}"}
-            rows.append(row | scoring.scores([each.text for each in found], lines.target))
-    judged = Judged({"part": part, "scores": rows}, lines, translations)
-    lengths = reports.lengths_of(lines.source, encoded)
-    by_length = reports.by_length(lengths, judged.texts, lines.target, scoring)
-    worst = reports.worst(lines, judged.texts[first], scoring)
-    judged.metrics.update({"by_length": by_length, "worst": worst})
-    if corpus.gold is not None and loaded.attends:
-        judged.metrics["alignment"] = alignments.errors(loaded, corpus, backward)
-    return judged
+    from attn_jax import text
 
-
-def show(judged: Judged) -> None:
-    """Print it."""
-    metrics = judged.metrics
-    rows, lengths = metrics["scores"], metrics["by_length"]
-    print(f"\n{metrics['part']}: {len(judged.lines.source):,} lines")
-    tables.print_table([readable(row) for row in rows])
-    print(f"BLEU {rows[0]['bleu_signature']}\nchrF {rows[0]['chrf_signature']}")
-    print(f"\nBLEU by the source's length, in {next(iter(lengths[0]))}")
-    tables.print_table(lengths)
-    print("\nthe worst translations, by chrF")
-    for each in metrics["worst"][:SHOWN]:
-        for name in ("source", "translation", "reference"):
-            print(f"  {name:12}{each[name]}")
-        print()
-    if "alignment" in metrics:
-        print("alignment error rate on the gold links")
-        tables.print_table(metrics["alignment"])
-
-
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    names = {"system": "system", "search": "search", "bleu": "BLEU", "chrf": "chrF"}
-    return {shown: row[name] for name, shown in names.items()}
+    first = next(iter(systems))
+    for system, models in systems.items():
+        for beam in sorted({1, options.beam}):
+            search = dataclasses.replace(options, beam=beam, n_best=1)
+            kept = text.LENGTHS[-1] if system == first else 0
+            name = GREEDY if beam == 1 else f"beam {beam}"
+            translator = Translator(models, target, search, align_up_to=kept)
+            yield {"system": system, "search": name}, translator

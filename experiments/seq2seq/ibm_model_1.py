@@ -1,4 +1,4 @@
-"""IBM model 1: the classical baseline that aligns words without looking at their order.
+"""IBM model 1: the classical baseline that aligns words without regard to their order.
 
     P(target | source) ∝ Π_j Σ_i t(target_j | source_i),        source_0 = NULL
 
@@ -13,12 +13,11 @@ up to 20 Greek words.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 Pair = tuple[Sequence[int], Sequence[int]]
-"""One sentence: source token ids and target token ids, neither negative."""
+"""One sentence: source token ids and target token ids, none negative."""
 
 NULL = 0  # ids are moved up by one to make room for it
 
@@ -49,25 +48,6 @@ class Model:
         return {(int(source), j) for j, source in enumerate(best) if source >= 0}
 
 
-@dataclass(frozen=True, eq=False)
-class _Corpus:
-    """Every (source word or NULL, target word) of every sentence, one entry each."""
-
-    codes: np.ndarray
-    which: np.ndarray
-    """The entry's place in `codes`."""
-    token: np.ndarray
-    """The target token that the entry belongs to, counted through the corpus."""
-    candidates: np.ndarray
-    """How many entries each target token has."""
-    targets: int
-
-    @cached_property
-    def sources(self) -> np.ndarray:
-        """The source word of each code."""
-        return self.codes // self.targets
-
-
 def fit(pairs: Sequence[Pair], *, iterations: int = 10) -> Model:
     """Estimate t on a corpus by expectation maximization, from the uniform table.
 
@@ -77,37 +57,26 @@ def fit(pairs: Sequence[Pair], *, iterations: int = 10) -> Model:
     """
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1. Got {iterations}.")
-    corpus = _corpus(pairs)
-    table = np.full(len(corpus.codes), 1 / corpus.targets)
-    likelihoods = []
-    for _ in range(iterations):
-        table, likelihood = _iterate(corpus, table)
-        likelihoods.append(likelihood)
-    return Model(corpus.codes, table, corpus.targets, tuple(likelihoods))
-
-
-def _iterate(corpus: _Corpus, table: np.ndarray) -> tuple[np.ndarray, float]:
-    """One step of expectation maximization, and the log-likelihood before it."""
-    shares = table[corpus.which]
-    totals = np.bincount(corpus.token, shares)
-    shares /= totals[corpus.token]
-    counts = np.bincount(corpus.which, shares, minlength=len(corpus.codes))
-    likelihood = float(np.sum(np.log(totals / corpus.candidates)))
-    return counts / np.bincount(corpus.sources, counts)[corpus.sources], likelihood
-
-
-def _corpus(pairs: Sequence[Pair]) -> _Corpus:
     if any(word < 0 for pair in pairs for words in pair for word in words):
         raise ValueError("pairs must hold ids that are not negative.")
     sentences = [(_with_null(source), np.asarray(target, np.int64)) for source, target in pairs]
     targets = 1 + int(max((target.max(initial=-1) for _, target in sentences), default=-1))
     if targets == 0:
         raise ValueError(f"pairs must hold a target word. Got {len(sentences)} sentences.")
-    every = [(s[None, :] * targets + t[:, None]).ravel() for s, t in sentences]
-    codes, which = np.unique(np.concatenate(every), return_inverse=True)
+    # An entry for each (source word or NULL, target word) of each sentence.
+    entries = [(s[None, :] * targets + t[:, None]).ravel() for s, t in sentences]
+    codes, which = np.unique(np.concatenate(entries), return_inverse=True)
     candidates = np.concatenate([np.full(len(t), len(s)) for s, t in sentences])
-    token = np.repeat(np.arange(len(candidates)), candidates)
-    return _Corpus(codes, which, token, candidates, targets)
+    token = np.repeat(np.arange(len(candidates)), candidates)  # that an entry belongs to
+    table, likelihoods = np.full(len(codes), 1 / targets), []
+    for _ in range(iterations):
+        totals = np.bincount(token, table[which])
+        likelihoods.append(float(np.sum(np.log(totals / candidates))))
+        shares = table[which] / totals[token]
+        counts = np.bincount(which, shares, minlength=len(codes))
+        sources = codes // targets
+        table = counts / np.bincount(sources, counts)[sources]
+    return Model(codes, table, targets, tuple(likelihoods))
 
 
 def _with_null(source: Sequence[int]) -> np.ndarray:

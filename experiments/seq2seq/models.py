@@ -1,11 +1,13 @@
 """The models: options, the encoder-decoder they mean, its twin without attention."""
 
+import bisect
 import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from experiments.harness.errors import UserError, as_user_errors
+from experiments.harness.options import Options, Positive, Rate
 
 NEAR = 0.05  # of its parameters, that a twin may have more or less
 
@@ -14,7 +16,7 @@ NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(Options):
     """The encoder-decoder."""
 
     model: Literal["recurrent", "transformer"] = "recurrent"
@@ -31,15 +33,15 @@ class ModelOptions:
     """What reads the source."""
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent cell."""
-    embedding: int = 128
+    embedding: Positive[int] = 128
     """Features of a token."""
-    features: int = 256
+    features: Positive[int] = 256
     """Units of each recurrent layer and direction."""
-    layers: int = 1
+    layers: Positive[int] = 1
     """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
-    heads: int = 4
+    heads: Positive[int] = 4
     """Heads of a Transformer's attention."""
-    hidden: int | None = None
+    hidden: Positive[int] | None = None
     """Units of a Transformer's feed-forward layers. Default: four times `--features`."""
     positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
     """How a Transformer knows where a token stands."""
@@ -47,17 +49,11 @@ class ModelOptions:
     """How a Transformer normalizes its layers' inputs."""
     tied: bool = False
     """Whether the output layer is the target's embeddings."""
-    dropout: float = 0.2
+    dropout: Rate = 0.2
     """Rate on embeddings, between layers and before the output layer."""
 
     def __post_init__(self):
-        for name in ("embedding", "features", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1. Got {getattr(self, name)}.")
-        if self.hidden is not None and self.hidden < 1:
-            raise UserError(f"--hidden must be at least 1. Got {self.hidden}.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"--dropout must be at least 0 and below 1. Got {self.dropout}.")
+        super().__post_init__()
         if self.model == "transformer":
             if self.score == "none":
                 raise UserError("--score none needs --model recurrent: a Transformer is attention.")
@@ -68,14 +64,27 @@ class ModelOptions:
                 sizes = f"{self.features}. Got {self.heads}"
                 raise UserError(f"--heads must divide --features, {sizes}.")
 
+    @property
+    def name(self) -> str:
+        """What tells a model from others."""
+        if self.score == "none":
+            return "no attention"
+        score = "transformer" if self.model == "transformer" else self.score
+        return f"{score} × {self.normalizer}"
+
+    def tiny(self) -> "ModelOptions":
+        return dataclasses.replace(self, embedding=16, features=4 * self.heads)
+
 
 def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> Any:
     """Return the `Seq2Seq` for vocabularies of these sizes."""
     from flax import nnx
 
-    from attn_jax import nn
+    from attn_jax import nn, normalizers
 
-    rngs = nnx.Rngs(seed)
+    make = normalizers.BY_NAME[options.normalizer]
+    normalizer = make(1.5) if options.normalizer == "entmax" else make()
+    shared = {"dropout": options.dropout, "rngs": nnx.Rngs(seed)}
     if options.model == "transformer":
         return nn.TransformerSeq2Seq(
             sources,
@@ -84,65 +93,34 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
             options.heads,
             options.layers,
             hidden=options.hidden,
-            normalizer=normalizer(options.normalizer),
+            normalizer=normalizer,
             positions=options.positions,
             norm=options.norm,
-            dropout=options.dropout,
-            rngs=rngs,
+            **shared,
         )
-    if options.encoder == "recurrent":
-        encoder = nn.RecurrentEncoder(
-            options.embedding,
-            options.features,
-            layers=options.layers,
-            cell=options.cell,
-            dropout=options.dropout,
-            rngs=rngs,
-        )
+    width, layers = (options.embedding, options.features), options.layers
+    recurrent = options.encoder == "recurrent"
+    if recurrent:
+        encoder = nn.RecurrentEncoder(*width, layers=layers, cell=options.cell, **shared)
     else:
-        encoder = nn.ConvolutionalEncoder(
-            options.embedding,
-            options.features,
-            layers=options.layers,
-            dropout=options.dropout,
-            rngs=rngs,
-        )
+        encoder = nn.ConvolutionalEncoder(*width, layers=layers, **shared)
+    attends = options.score != "none"
     decoder = nn.Decoder(
         targets,
         encoder.memory_features,
         encoder.summary_features,
         embedding=options.embedding,
         features=options.features,
-        layers=options.layers if options.encoder == "recurrent" else 1,
+        layers=layers if recurrent else 1,
         cell=options.cell,
-        attention=None if options.score == "none" else options.score,
-        normalizer=normalizer(options.normalizer),
-        learn_alpha=options.normalizer == "entmax" and options.score != "none",
+        attention=options.score if attends else None,
+        normalizer=normalizer,
+        learn_alpha=options.normalizer == "entmax" and attends,
         order=options.order,
         tied=options.tied,
-        dropout=options.dropout,
-        rngs=rngs,
+        **shared,
     )
-    return nn.Seq2Seq(
-        sources,
-        encoder,
-        decoder,
-        embedding=options.embedding,
-        dropout=options.dropout,
-        rngs=rngs,
-    )
-
-
-def normalizer(name: NormalizerName) -> Any:
-    """Return the normalizer of this name."""
-    from attn_jax import normalizers
-
-    return {
-        "softmax": normalizers.Softmax(),
-        "sparsemax": normalizers.Sparsemax(),
-        "entmax15": normalizers.Entmax(1.5),
-        "entmax": normalizers.Entmax(1.5),
-    }[name]
+    return nn.Seq2Seq(sources, encoder, decoder, embedding=options.embedding, **shared)
 
 
 @functools.cache
@@ -154,6 +132,12 @@ def parameters(options: ModelOptions, sources: int, targets: int) -> int:
     with as_user_errors(ValueError):
         model = nnx.eval_shape(lambda: build(options, sources, targets))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def described(options: ModelOptions, sources: int, targets: int) -> str:
+    """Return what a model is, and how large."""
+    count = parameters(options, sources, targets)
+    return f"{options.name}: {count:,} parameters, {sources:,} source and {targets:,} target tokens"
 
 
 def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
@@ -177,19 +161,13 @@ def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
 def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:
     """Return the options with the features whose number of parameters comes nearest to a goal."""
 
-    def of(features: int) -> ModelOptions:
-        return dataclasses.replace(options, features=features)
-
     def count(features: int) -> int:
-        return parameters(of(features), sources, targets)
+        return parameters(dataclasses.replace(options, features=features), sources, targets)
 
-    low, high = 1, 2
+    high = 2
     while count(high) < goal:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if count(middle) < goal:
-            low = middle
-        else:
-            high = middle
-    return of(min(low, high, key=lambda features: abs(count(features) - goal)))
+        high *= 2
+    least = 1 + bisect.bisect_left(range(1, high), goal, key=count)
+    near = [features for features in (least - 1, least) if features]
+    best = min(near, key=lambda features: abs(count(features) - goal))
+    return dataclasses.replace(options, features=best)

@@ -1,4 +1,4 @@
-"""How translations are held against their references: in one Unicode form, with one BLEU."""
+"""Translations compared with their references: in one Unicode form, with one BLEU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +19,15 @@ class Scoring:
     tokenize: BleuTokenize = "13a"
 
     def bleu(self, hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-        """Return BLEU of a corpus."""
         from attn_jax import metrics
 
-        lines = self._normal(hypotheses), self._normal(references)
-        lowercase = self.vocabulary.lowercase
-        return metrics.bleu(*lines, tokenize=self.tokenize, lowercase=lowercase)
+        how = {"tokenize": self.tokenize, "lowercase": self.vocabulary.lowercase}
+        return metrics.bleu(*self._normal(hypotheses, references), **how)
 
     def chrf(self, hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-        """Return chrF of a corpus."""
         from attn_jax import metrics
 
-        lines = self._normal(hypotheses), self._normal(references)
+        lines = self._normal(hypotheses, references)
         return metrics.chrf(*lines, lowercase=self.vocabulary.lowercase)
 
     def chrf_of_line(self, hypothesis: str, reference: str) -> float:
@@ -43,7 +40,7 @@ class Scoring:
         """Return the share of hypotheses that are their references."""
         from attn_jax import metrics
 
-        return metrics.exact_match(self._normal(hypotheses), self._normal(references))
+        return metrics.exact_match(*self._normal(hypotheses, references))
 
     def scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
         """Return BLEU and chrF with their signatures, and exact match."""
@@ -56,5 +53,5 @@ class Scoring:
             "chrf_signature": chrf.signature,
         }
 
-    def _normal(self, lines: Sequence[str]) -> list[str]:
-        return [self.vocabulary.normal(line) for line in lines]
+    def _normal(self, *sides: Sequence[str]) -> list[list[str]]:
+        return [[self.vocabulary.normal(line) for line in side] for side in sides]

@@ -1,70 +1,89 @@
-"""Training: pairs of encoded lines, a model, checkpoints and the best one by the dev loss."""
+"""Training: encoded pairs, models, checkpoints, and the best one by the loss on held-out pairs."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from experiments.harness.errors import UserError, as_user_errors
-from experiments.harness.training import fit, warmup_cosine
+from experiments.data.pairs import Pairs
+from experiments.harness import training
+from experiments.harness.errors import as_user_errors
+from experiments.harness.options import NonNegative, Options, Positive, Rate
+from experiments.harness.runs import Run, start
+from experiments.harness.smoke import RunOptions
+from experiments.seq2seq import models, saved
+from experiments.seq2seq.models import ModelOptions
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class FitOptions(Options):
     """How to train."""
 
-    steps: int = 4000
+    steps: Positive[int] = 4000
     """Training steps."""
-    learning_rate: float = 2e-3
+    learning_rate: Positive[float] = 2e-3
     """Adam's, after a warm-up, falling along a cosine to nearly 0."""
-    warmup: int = 200
+    warmup: NonNegative[int] = 200
     """Steps of warm-up."""
-    batch_size: int = 128
+    batch_size: Positive[int] = 128
     """Pairs in a batch; all there are where those are fewer."""
-    batch_tokens: int | None = None
+    batch_tokens: Positive[int] | None = None
     """In its place: the most target tokens in a batch, padding included, so that there are more
     pairs of short lines in one than of long lines."""
-    label_smoothing: float = 0.0
+    label_smoothing: Rate = 0.0
     """Mass that the target distribution spreads over the whole vocabulary."""
-    clip_norm: float = 1.0
+    clip_norm: Positive[float] = 1.0
     """Largest norm of a gradient."""
-    evaluate_every: int = 500
+    evaluate_every: Positive[int] = 500
     """Steps between evaluations on the dev side."""
-    buckets: int = 6
+    buckets: Positive[int] = 6
     """The most padded shapes: each is compiled once."""
-    keep: int = 5
+    keep: Positive[int] = 5
     """Checkpoints that stay, for --average; there is one at each evaluation."""
-    seed: int = 0
+    seed: NonNegative[int] = 0
     """Seed of parameters, order and dropout."""
 
-    def __post_init__(self):
-        for name in ("steps", "batch_size", "batch_tokens", "evaluate_every", "buckets", "keep"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1. Got {value}.")
-        for name in ("learning_rate", "clip_norm"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise UserError(f"--{name.replace('_', '-')} must be positive. Got {value}.")
-        for name in ("warmup", "seed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name} must not be negative. Got {getattr(self, name)}.")
-        if not 0 <= self.label_smoothing < 1:
-            rule = "must be at least 0 and below 1"
-            raise UserError(f"--label-smoothing {rule}. Got {self.label_smoothing}.")
+    def tiny(self) -> "FitOptions":
+        small = {"batch_size": 16, "evaluate_every": 10, "buckets": 1}
+        return dataclasses.replace(self, steps=min(self.steps or 20, 20), **small)
 
 
-class Pairs(NamedTuple):
-    """Encoded lines: a source and a target for each example."""
+@dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Train a model."""
 
-    sources: Sequence[Sequence[int]]
-    targets: Sequence[Sequence[int]]
+    model: ModelOptions = field(default_factory=ModelOptions)
+    fit: FitOptions = field(default_factory=FitOptions)
+    resume: bool = False
+    """Go on with an interrupted run of this name and these options."""
 
 
-def batches(training: Pairs, options: FitOptions, *, max_length: int | None = None) -> Any:
+@dataclass(frozen=True)
+class Task:
+    """What models are trained on: batches, pairs held out of them, the vocabularies of both."""
+
+    source: Any
+    target: Any
+    batches: Any
+    dev: Pairs | None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes of both vocabularies."""
+        return len(self.source), len(self.target)
+
+    @property
+    def checksums(self) -> dict[str, Any]:
+        """What ties checkpoints to the tokens and the pairs that they were trained on."""
+        names = {f"{side} vocabulary": getattr(self, side).checksum for side in saved.SIDES}
+        return names | {"training pairs": self.batches.get_state()["checksum"]}
+
+
+def batches(pairs: Pairs, options: FitOptions, *, max_length: int | None = None) -> Any:
     """Return endless batches of the pairs to train on, none larger than what is left of these.
 
     A pair without a target, or with a side longer than `max_length`, is left out.
@@ -74,13 +93,12 @@ def batches(training: Pairs, options: FitOptions, *, max_length: int | None = No
     size = {"batch_tokens": options.batch_tokens}
     if options.batch_tokens is None:
         longest = float("inf") if max_length is None else max_length
-        lengths = [(len(s), len(t)) for s, t in zip(*training, strict=True)]
+        lengths = [(len(s), len(t)) for s, t in zip(*pairs, strict=True)]
         left = sum(t > 0 and max(s, t) <= longest for s, t in lengths)
         size = {"batch_size": min(options.batch_size, max(left, 1))}
+    shapes = {"buckets": options.buckets, "max_length": max_length}
     with as_user_errors(ValueError):
-        return text.PairBatches(
-            *training, **size, buckets=options.buckets, max_length=max_length, seed=options.seed
-        )
+        return text.PairBatches(*pairs, **size, **shapes, seed=options.seed)
 
 
 def facts(batches: Any) -> dict[str, Any]:
@@ -90,56 +108,81 @@ def facts(batches: Any) -> dict[str, Any]:
 
 
 def train(
-    model: Any,
-    batches: Any,
-    dev: Pairs | None,
+    experiment: str,
+    options: TrainOptions,
+    task: Task,
+    *,
+    twin: bool = False,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+) -> Run:
+    """Train the model, and with `twin` its twin; return the run's directory, for `saved.load`.
+
+    `evaluate` adds numbers to each evaluation. What can be refused is refused before `start`, with
+    which an earlier run of the name is gone.
+    """
+    chosen = {saved.TRAINING: options.model}
+    if twin:
+        chosen[saved.TWIN] = models.twin(options.model, *task.sizes)
+    for each in chosen.values():
+        models.parameters(each, *task.sizes)
+    how = {"resume": options.resume, "checksums": task.checksums}
+    output = start(experiment, options, options.output, **how)
+    for side in saved.SIDES:
+        getattr(task, side).save(saved.vocabulary_file(output.directory, side))
+    numbers = facts(task.batches)
+    output.update_metrics({"training": numbers})
+    left_out = f"{numbers['without_target']:,} without a target, {numbers['too_long']:,} too long"
+    real = f"{numbers['real_fraction']:.0%} of the positions in batches are no padding"
+    print(f"{numbers['pairs']:,} pairs to train on (left out: {left_out}); {real}")
+    for directory, each in chosen.items():
+        fit(each, options.fit, task, output.directory / directory, evaluate=evaluate)
+    return output
+
+
+def fit(
+    model: ModelOptions,
     options: FitOptions,
+    task: Task,
     directory: Path,
     *,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
-    log_every: int = 100,
-    on_row: Callable[[dict[str, Any]], None] | None = None,
 ) -> Any:
-    """Train; return the `training.Fit` whose model has the lowest dev loss, the last without dev.
+    """Return the `training.Fit` whose model has the lowest dev loss, the last where no dev is.
 
-    `evaluate` adds numbers to each evaluation. An interrupted training goes on where it was.
+    An interrupted training goes on where it was.
     """
     import optax
 
     from attn_jax import text
 
-    dev_loss = None if dev is None else dev_losses(dev, options)
+    print(f"{models.described(model, *task.sizes)}, {options.steps:,} steps")
+    dev_loss = task.dev and dev_losses(task.dev, options)
 
     def loss(model, batch, rng):
         return model.loss(batch, start=text.START, label_smoothing=options.label_smoothing, rng=rng)
 
-    def judged(model):
+    def evaluated(model):
         return dev_loss(model) | (evaluate(model) if evaluate is not None else {})
 
     every = min(options.evaluate_every, options.steps)
-    return fit(
-        model,
+    warmup = min(options.warmup, options.steps // 4)
+    rates = training.warmup_cosine(options.learning_rate, options.steps, warmup=warmup, end=0.01)
+    return training.fit(
+        models.build(model, *task.sizes, seed=options.seed),
         loss,
-        batches,
+        task.batches,
         options,
-        optimizer=optax.adam(rates(options), b2=0.98),
+        optimizer=optax.adam(rates, b2=0.98),
         clip_norm=options.clip_norm,
-        evaluate=None if dev is None else judged,
+        evaluate=dev_loss and evaluated,
         evaluate_every=every,
-        metric="loss" if dev is None else "dev_loss",
-        restore_best=dev is not None,
+        metric="dev_loss" if dev_loss else "loss",
+        restore_best=dev_loss is not None,
         directory=directory,
         checkpoint_every=every,
         keep=options.keep,
-        log_every=min(log_every, every),
-        on_row=on_row,
+        log_every=min(100, every, max(1, options.steps // 20)),
     )
-
-
-def rates(options: FitOptions) -> Callable[[Any], Any]:
-    """Return step -> learning rate: a warm-up of a quarter at most, then along a cosine."""
-    warmup = min(options.warmup, options.steps // 4)
-    return warmup_cosine(options.learning_rate, options.steps, warmup=warmup, end=0.01)
 
 
 def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, float]]:

@@ -1,69 +1,66 @@
-"""Lines to translations, in order: greedy or beam search, one model or several, alignments."""
+"""Sources to translations, in order: greedy or beam search, one model or several, alignments."""
 
-import copy
+import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.harness.errors import UserError
+from experiments.harness.options import NonNegative, Options, Positive
 from experiments.seq2seq.train import POSITIONS
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Options):
     """How to search for a translation."""
 
-    beam: int = 1
+    beam: Positive[int] = 1
     """Hypotheses kept at each step; 1 is greedy."""
     n_best: int = 1
     """Translations of each line."""
-    length_penalty: float = 0.6
+    length_penalty: NonNegative[float] = 0.6
     """Exponent of GNMT's length penalty."""
-    longest: float = 2.0
+    longest: Positive[float] = 2.0
     """The most target tokens for each source token, plus 10."""
-    max_source: int = 1000
+    max_source: Positive[int] = 1000
     """The longest source, in tokens: a longer one is cut, and its line is named."""
 
     def __post_init__(self):
-        if self.beam < 1:
-            raise UserError(f"--beam must be at least 1. Got {self.beam}.")
+        super().__post_init__()
         if not 1 <= self.n_best <= self.beam:
             raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
-        if not 0 <= self.length_penalty < float("inf"):
-            raise UserError(f"--length-penalty must not be negative. Got {self.length_penalty}.")
-        if not 0 < self.longest < float("inf"):
-            raise UserError(f"--longest must be positive. Got {self.longest}.")
-        if self.max_source < 1:
-            raise UserError(f"--max-source must be at least 1. Got {self.max_source}.")
+
+    def tiny(self) -> "SearchOptions":
+        beam = min(self.beam, 2)
+        return dataclasses.replace(self, beam=beam, n_best=min(self.n_best, beam))
 
 
-@dataclass(frozen=True)
-class Translation:
-    """One hypothesis for one line."""
+class Translation(NamedTuple):
+    """One hypothesis for one source."""
 
     text: str
     ids: list[int]  # of the target, its end not included
     score: float
-    weights: np.ndarray | None  # [target ids and the end, source ids]
     finished: bool
+    weights: np.ndarray | None  # [target ids and the end, source ids]
 
 
-NOTHING = Translation("", [], 0.0, None, True)
+NOTHING = Translation("", [], 0.0, True, None)
 
 
 class Translator:
-    """Models of one vocabulary, and how to search with them; several vote (an ensemble).
+    """Models of one target vocabulary, an ensemble where there are several, and how to search.
 
-    An empty line has one translation, the empty line, for certain.
-    Each shape is compiled once; rows that only fill a batch up change nothing. Sources are padded
-    to one of `lengths`, and a batch holds so many `positions` at most: long ones come with few
-    others. Weights, which need memory by the square of the length, are kept of sources that are
-    padded to `align_up_to` at most.
+    An empty source has one translation, the empty text, for certain. Each shape is compiled once:
+    sources are padded to one of `lengths`, and a batch holds at most so many `positions`, so that
+    long ones come with few others. Weights, which need memory by the square of the length, are kept
+    for sources that are padded to `align_up_to` at most. Other parameters of the same models may be
+    assigned to `models`.
     """
 
     def __init__(
@@ -81,46 +78,42 @@ class Translator:
         from attn_jax import text
 
         self.models, self.target, self.options = models, target, options
-        self.batch_size, self.positions = batch_size, positions
-        self.lengths = text.LENGTHS if lengths is None else lengths
         self.align_up_to = align_up_to
         self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
-        self.most_positions = min(each.most_positions for each in models)
-        self.most_source = most_source(models, options)
+        self.batch_size = batch_size
+        self.batches = {"batch_size": batch_size, "batch_positions": positions}
+        self.batches |= {"lengths": text.LENGTHS if lengths is None else lengths}
 
-    def __call__(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
-        """Return the n best translations of each encoded line."""
+    @property
+    def most_source(self) -> int:
+        """The longest source that the options allow and that all models have positions for."""
+        return most_source(self.models, self.options)
+
+    def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
+        """Return the n best translations of each encoded source."""
+        from flax import nnx
+
         from attn_jax import text
 
-        found = text.padded_search(
-            functools.partial(self._search, self._states),
-            sources,
-            batch_size=self.batch_size,
-            batch_positions=self.positions,
-            lengths=self.lengths,
-        )
+        search = functools.partial(self._search, [nnx.split(model)[1] for model in self.models])
+        found = text.padded_search(search, sources, **self.batches)
         return [
-            [self._translation(each) for each in hypotheses] if len(source) else [NOTHING]
+            [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
+            if len(source)
+            else [NOTHING]
             for source, hypotheses in zip(sources, found, strict=True)
         ]
 
-    def of(self, models: Sequence[Any]) -> "Translator":
-        """Return a translator with other parameters of the same models: nothing compiles again."""
-        other = copy.copy(self)
-        other._search = self._search
-        other.models = models
-        other.__dict__.pop("_states", None)
-        return other
-
-    def _translation(self, found: Any) -> Translation:
-        text = self.target.decode(found.ids)
-        return Translation(text, found.ids, found.score, found.weights, found.finished)
-
-    @functools.cached_property
-    def _states(self) -> list[Any]:
-        from flax import nnx
-
-        return [nnx.split(model)[1] for model in self.models]
+    def stream(
+        self, chunks: Iterable[Sequence[str]], encode: Callable[[Sequence[str]], Sequence[Any]]
+    ) -> Iterator[tuple[int, str, list[Translation]]]:
+        """Yield each line's number (from 1), the line and its translations, chunk by chunk."""
+        done = 0
+        for chunk in chunks:
+            sources = cut(encode(chunk), self.most_source, first=done + 1)
+            for number, found in enumerate(zip(chunk, self(sources), strict=True), done + 1):
+                yield number, *found
+            done += len(chunk)
 
     @functools.cached_property
     def _search(self) -> Any:
@@ -131,44 +124,32 @@ class Translator:
         from attn_jax import decoding, text
 
         graphdefs = [nnx.split(model)[0] for model in self.models]
+        most = min(each.most_positions for each in self.models)
         options = self.options
 
         def search(states, source, length):
-            models = [nnx.merge(g, s) for g, s in zip(graphdefs, states, strict=True)]
-            longest = min(int(options.longest * source.shape[1]) + 10, self.most_positions)
-            step, state = begun([each.begin(source, length, longest=longest) for each in models])
+            longest = min(int(options.longest * source.shape[1]) + 10, most)
+            models = [nnx.merge(*each) for each in zip(graphdefs, states, strict=True)]
+            begun = [each.begin(source, length, longest=longest) for each in models]
+            (step, state), *others = begun
+            if others:
+                steps, state = zip(*begun, strict=True)
+                step = decoding.ensemble(steps)
             if source.shape[1] > self.align_up_to:
                 step = without_weights(step)
+            how = {"start": text.START, "end": text.END, "forbidden": self.forbidden}
             limit = (options.longest * length).astype(jnp.int32) + 10
-            how = {
-                "start": text.START,
-                "end": text.END,
-                "max_length": longest,
-                "limit": limit,
-                "forbidden": self.forbidden,
-            }
+            how |= {"max_length": longest, "limit": limit}
             if options.beam == 1:
-                found = decoding.greedy(step, state, **how)
-                return jax.tree.map(lambda each: each[:, None], found)
+                return decoding.greedy(step, state, **how)
             how |= {"beam_size": options.beam, "n_best": options.n_best}
-            how["length_penalty"] = options.length_penalty
-            return decoding.beam_search(step, state, **how)
+            return decoding.beam_search(step, state, length_penalty=options.length_penalty, **how)
 
         return jax.jit(search)
 
 
-def begun(models: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return one step function and state of several."""
-    from attn_jax import decoding
-
-    if len(models) == 1:
-        return models[0]
-    steps, states = zip(*models, strict=True)
-    return decoding.ensemble(steps), states
-
-
 def without_weights(step: Any) -> Any:
-    """Return a step function that tells no weights, so that no search keeps them."""
+    """Return a step function that returns no weights, so that no search keeps them."""
     return lambda token, state: (*step(token, state)[:2], None)
 
 
@@ -177,7 +158,7 @@ def most_source(models: Sequence[Any], options: SearchOptions) -> int:
     return min(options.max_source, *(each.most_positions for each in models))
 
 
-def cut(sources: Sequence[Sequence[int]], most: int, *, first: int = 1) -> list[Sequence[int]]:
+def cut(sources: Sequence[Any], most: int, *, first: int = 1) -> list[Any]:
     """Return sources of so many tokens at most; a message names each line that loses its end."""
     for number, source in enumerate(sources, first):
         if len(source) > most:

@@ -1,22 +1,8 @@
-"""From the weights of tokens to links between words, which is what people read and mark."""
+"""From the weights of tokens to the weights of words, which is what people read and mark."""
 
 from collections.abc import Sequence
 
 import numpy as np
-
-Links = set[tuple[int, int]]
-
-
-def word_links(weights: np.ndarray, source: Sequence[int], target: Sequence[int]) -> Links:
-    """Return links between words: each target word with the source word it attends to most.
-
-    The arguments are those of `word_weights`.
-    """
-    from attn_jax import metrics
-
-    if not len(source) or not len(target):
-        return set()
-    return metrics.hard_alignment(word_weights(weights, source, target))
 
 
 def word_weights(weights: np.ndarray, source: Sequence[int], target: Sequence[int]) -> np.ndarray:

@@ -1,43 +1,79 @@
-"""What sequence tasks are judged by: BLEU, exact match, perplexity, sentences a second."""
+"""What sequence tasks are evaluated by: BLEU, exact match, perplexity, sentences a second."""
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.data.integers import Lines, Sequences
-from experiments.seq2seq import train as fits
-from experiments.seq2seq.train import Pairs
+from experiments.data.integers import Sequences
+from experiments.data.pairs import Pairs
+from experiments.harness import tables
+from experiments.harness.runs import Run
+from experiments.seq2seq.evaluate import GREEDY, searches, systems
+from experiments.seq2seq.saved import Saved
+from experiments.seq2seq.scoring import Scoring
+from experiments.seq2seq.train import FitOptions, dev_losses
 from experiments.seq2seq.translator import SearchOptions, Translation, Translator
+from experiments.sequence_tasks import figures
 
-PARTS, GREEDY = ("dev", "test"), "greedy"
+PARTS = ("dev", "test")
 TIMINGS = 5  # the fastest of so many counts
+COLUMNS = {
+    "system": "system",
+    "part": "part",
+    "search": "search",
+    "bleu": "BLEU",
+    "exact_match": "exact match",
+    "perplexity": "perplexity",
+    "sentences_per_second": "sentences/s",
+}
 
 Found = Mapping[tuple[str, str], Sequence[Translation]]  # of (system, part), greedily
 
 
-def encoded(lines: Lines, vocabulary: Any) -> Pairs:
-    """Return both sides as ids."""
-    return Pairs(*map(vocabulary.encode_batch, lines))
-
-
-def judged(
-    model: Any, data: Sequences, vocabulary: Any, beam: int
-) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
-    """Yield a row of metrics.json and what was decoded: each part, greedily and by beam search."""
+def report(loaded: Saved, data: Sequences, longest: int, beam: int, output: Run) -> None:
+    """Decode dev and test greedily and by beam search; print, write and draw what is right."""
     parts = {part: getattr(data, part) for part in PARTS}
-    perplexity = {part: perplexity_of(model, each, vocabulary) for part, each in parts.items()}
-    for width in sorted({1, beam}):
-        search = SearchOptions(beam=width, longest=1.0, length_penalty=1.0)
-        translator = Translator([model], vocabulary, search)
+    encoded = {part: lines.encoded(*loaded.vocabularies) for part, lines in parts.items()}
+    losses = {part: dev_losses(pairs, FitOptions(buckets=1)) for part, pairs in encoded.items()}
+    chosen, scoring = systems(loaded), Scoring(loaded.target, "none")
+    perplexity = {
+        (system, part): loss(model)["dev_perplexity"]
+        for system, (model,) in chosen.items()
+        for part, loss in losses.items()
+    }
+    rows, found = [], {}
+    search = SearchOptions(beam=beam, longest=1.0, length_penalty=1.0)
+    for row, translator in searches(chosen, loaded.target, search):
         for part, lines in parts.items():
-            decoded, speed = timed(translator, vocabulary.encode_batch(lines.source))
-            row = {"part": part, "search": GREEDY if width == 1 else f"beam {width}"}
-            row |= scores(lines, decoded)
-            row |= {"perplexity": perplexity[part], "sentences_per_second": speed}
-            yield row, decoded
+            decoded, speed = timed(translator, encoded[part].source)
+            texts = [each.text for each in decoded]
+            bleu = scoring.bleu(texts, lines.target)
+            numbers = {
+                "part": part,
+                "bleu": bleu.score,
+                "exact_match": scoring.exact_match(texts, lines.target),
+                "bleu_signature": bleu.signature,
+                "perplexity": perplexity[row["system"], part],
+                "sentences_per_second": speed,
+            }
+            rows.append(row | numbers)
+            if row["search"] == GREEDY:
+                found[row["system"], part] = decoded
+    lengths = by_length(data, found)
+    output.update_metrics({"scores": rows, "by_length": lengths})
+    texts = {name: [each.text for each in found[name, "test"]] for name in chosen}
+    output.write_predictions(data.test._asdict() | texts)
+    tables.print_table([{COLUMNS[name]: row[name] for name in COLUMNS} for row in rows])
+    print(f"BLEU {rows[0]['bleu_signature']}\n\nexact match by length, greedy, dev and test")
+    tables.print_table(in_fives(lengths))
+    output.clear_figures()
+    first = found[next(iter(chosen)), "test"]
+    for name, figure in figures.draw(loaded, data.test, first, lengths, longest):
+        output.write_figure(name, figure)
+    output.say_where()
 
 
 def timed(
@@ -53,41 +89,11 @@ def timed(
     return best, len(sources) / min(seconds)
 
 
-def perplexity_of(model: Any, lines: Lines, vocabulary: Any) -> float:
-    """Return exp of the mean loss of a target's token, given those before it."""
-    losses = fits.dev_losses(encoded(lines, vocabulary), fits.FitOptions(buckets=1))
-    return losses(model)["dev_perplexity"]
-
-
-def scores(lines: Lines, found: Sequence[Translation]) -> dict[str, Any]:
-    """Return BLEU over the integers as they are, and exact match."""
-    from attn_jax import metrics
-
-    texts = [each.text for each in found]
-    bleu = metrics.bleu(texts, lines.target, tokenize="none")
-    exact = metrics.exact_match(texts, lines.target)
-    return {"bleu": bleu.score, "exact_match": exact, "bleu_signature": bleu.signature}
-
-
-HEADINGS = {
-    "bleu": "BLEU",
-    "exact_match": "exact match",
-    "sentences_per_second": "sentences/s",
-}
-
-
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.json as a row of the table."""
-    return {HEADINGS.get(name, name): row[name] for name in row if name != "bleu_signature"}
-
-
 def by_length(data: Sequences, found: Found) -> list[dict[str, Any]]:
     """Return the exact match of each system at each length, over dev and test."""
     length = np.array([len(line.split()) for line in (*data.dev.source, *data.test.source)])
     right = {
-        system: np.concatenate(
-            [right_of(getattr(data, part), found[system, part]) for part in PARTS]
-        )
+        system: np.concatenate([exact(getattr(data, part), found[system, part]) for part in PARTS])
         for system in dict.fromkeys(system for system, _ in found)
     }
     return [
@@ -95,6 +101,11 @@ def by_length(data: Sequences, found: Found) -> list[dict[str, Any]]:
         | {system: float(np.mean(values[length == each])) for system, values in right.items()}
         for each in np.unique(length)
     ]
+
+
+def exact(lines: Pairs, found: Sequence[Translation]) -> np.ndarray:
+    """Return which targets were found exactly."""
+    return np.array([a.text == b for a, b in zip(found, lines.target, strict=True)])
 
 
 def in_fives(lengths: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -109,20 +120,8 @@ def in_fives(lengths: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         ends = dict.fromkeys((group[0]["length"], group[-1]["length"]))
         counts = [row["sequences"] for row in group]
         merged = {"lengths": "-".join(map(str, ends)), "sequences": sum(counts)}
-        for system in [name for name in group[0] if name not in ("length", "sequences")]:
+        for system in list(group[0])[2:]:
             shares = [row[system] for row in group]
             merged[system] = float(np.average(shares, weights=counts))
         rows.append(merged)
     return rows
-
-
-def right_of(lines: Lines, found: Sequence[Translation]) -> np.ndarray:
-    """Return which targets were found exactly."""
-    return np.array([a.text == b for a, b in zip(found, lines.target, strict=True)])
-
-
-def predictions(data: Sequences, found: Found) -> dict[str, list[str]]:
-    """Return the columns of predictions.csv: the test part, greedily decoded."""
-    columns = {"source": data.test.source, "target": data.test.target}
-    decoded = {system: each for (system, part), each in found.items() if part == "test"}
-    return columns | {name: [each.text for each in texts] for name, texts in decoded.items()}

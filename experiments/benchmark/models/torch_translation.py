@@ -2,7 +2,7 @@
 
 For `machine-translation speed`: the same layers and sizes as `models.build` makes of
 `--score additive --cell gru`. The encoder is PyTorch's own GRU over packed sequences, the decoder a
-loop over its GRU cell; the output layer sees the real tokens alone.
+loop over its GRU cell; the output layer gets the real tokens alone.
 """
 
 import torch
@@ -54,8 +54,8 @@ class Twin(nn.Module):
 
     def logits(self, state, context, embedded):
         """Return scores of every target token."""
-        seen = torch.cat([state, context, embedded], -1)
-        return self.output(self.dropout(torch.tanh(self.readout(seen))))
+        inputs = torch.cat([state, context, embedded], -1)
+        return self.output(self.dropout(torch.tanh(self.readout(inputs))))
 
     def loss(self, batch, label_smoothing):
         """Return the mean cross-entropy of the real target tokens."""

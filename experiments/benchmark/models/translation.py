@@ -11,46 +11,52 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import optax
 
+from attn_jax import text
+from attn_jax.training import step
 from experiments.data.parallel_text import Corpus
 from experiments.seq2seq import models
 from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.train import FitOptions
+from experiments.seq2seq.train import FitOptions, Task
 from experiments.seq2seq.translator import SearchOptions, Translator
 
 BATCHES, ROUNDS, LINES = 12, 5, 1000
+BAHDANAU = {  # what PyTorch's model is
+    "model": "recurrent",
+    "score": "additive",
+    "normalizer": "softmax",
+    "cell": "gru",
+    "order": "attend_then_step",
+    "encoder": "recurrent",
+    "layers": 1,
+}
 
 
 def compare(
-    options: ModelOptions,
-    fit: FitOptions,
-    corpus: Corpus,
-    vocabularies: tuple[Any, Any],
-    batches: Any,
+    options: ModelOptions, fit: FitOptions, task: Task, corpus: Corpus
 ) -> list[dict[str, Any]]:
     """Return target tokens a second in training, and lines a second in greedy translation."""
-    some = list(itertools.islice(batches, BATCHES))
-    tokens = sum(int(each["target_length"].sum()) for each in some)
-    sizes = tuple(map(len, vocabularies))
-    model = models.build(options, *sizes, seed=fit.seed)
-    lines = vocabularies[0].encode_batch(corpus.test.source or corpus.train.source[:LINES])[:LINES]
-    training, translating = {}, {}
-    training["attn_jax"], compiled = ours(model, some, fit)
-    translator = Translator([model], vocabularies[1], SearchOptions(), align_up_to=0)
-    translating["attn_jax"] = lambda: translator(lines)
-    plain = (options.model, options.score, options.normalizer, options.cell)
-    plain += (options.order, options.encoder)
-    bahdanau = ("recurrent", "additive", "softmax", "gru", "attend_then_step", "recurrent")
-    if importlib.util.find_spec("torch") and plain == bahdanau and options.layers == 1:
-        training["PyTorch"], translating["PyTorch"] = torchs(options, sizes, some, lines, fit)
-    seconds = {**timed(training), **{f"{n} ": s for n, s in timed(translating).items()}}
-    rows = []
-    for name in training:
-        row = {"": name, "target tokens/s": tokens / seconds[name]}
-        row["greedy lines/s"] = len(lines) / seconds[f"{name} "]
-        row["compile, s"] = compiled if name == "attn_jax" else None
-        rows.append(row)
-    return rows
+    batches = list(itertools.islice(task.batches, BATCHES))
+    tokens = sum(int(each["target_length"].sum()) for each in batches)
+    model = models.build(options, *task.sizes, seed=fit.seed)
+    lines = task.source.encode_batch((corpus.test.source or corpus.train.source)[:LINES])
+    train, compiled = training(model, batches, fit)
+    translator = Translator([model], task.target, SearchOptions(), align_up_to=0)
+    calls = {"attn_jax": (train, lambda: translator(lines))}
+    same = all(getattr(options, name) == value for name, value in BAHDANAU.items())
+    if same and importlib.util.find_spec("torch"):
+        calls["PyTorch"] = in_torch(options, task.sizes, batches, lines, fit)
+    seconds = [timed({name: each[what] for name, each in calls.items()}) for what in (0, 1)]
+    return [
+        {
+            "": name,
+            "target tokens/s": tokens / seconds[0][name],
+            "greedy lines/s": len(lines) / seconds[1][name],
+            "compile, s": compiled if name == "attn_jax" else None,
+        }
+        for name in calls
+    ]
 
 
 def timed(functions: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -64,13 +70,8 @@ def timed(functions: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: float(np.median(each[1:])) for name, each in seconds.items()}
 
 
-def ours(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable, float]:
+def training(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable, float]:
     """Return what trains on all batches, and the seconds that its largest shape compiles."""
-    import optax
-
-    from attn_jax import text
-    from attn_jax.training import step
-
     optimizer = optax.chain(
         optax.clip_by_global_norm(fit.clip_norm), optax.adam(fit.learning_rate, b2=0.98)
     )
@@ -84,17 +85,17 @@ def ours(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable,
     start = time.perf_counter()
     one.lower(state, largest).compile()
     compiled = time.perf_counter() - start
-    kept = [state]
 
     def run():
+        nonlocal state
         for batch in batches:
-            kept[0], numbers = one(kept[0], batch)
+            state, numbers = one(state, batch)
         return float(numbers["loss"])
 
     return run, compiled
 
 
-def torchs(
+def in_torch(
     options: ModelOptions,
     sizes: tuple[int, int],
     batches: Sequence[Any],
@@ -104,15 +105,23 @@ def torchs(
     """Return PyTorch's training on all batches, and its greedy translation of all lines."""
     import torch
 
-    from attn_jax import text
     from experiments.benchmark.models.torch_translation import Twin
 
     twin = Twin(options, *sizes)
     optimizer = torch.optim.Adam(twin.parameters(), fit.learning_rate, (0.9, 0.98), fused=True)
-    given = [{name: torch.as_tensor(each) for name, each in _cut(b).items()} for b in batches]
-    for batch in given:
-        for name in ("source", "target"):
-            batch[name] = batch[name].long()
+
+    def tensors(batch):
+        trimmed = {
+            name: each[:, : batch[f"{name}_length"].max()] if each.ndim == 2 else each
+            for name, each in batch.items()
+        }
+        return {name: torch.as_tensor(each).long() for name, each in trimmed.items()}
+
+    given = list(map(tensors, batches))
+    ordered = sorted(lines, key=len)
+    rows = [ordered[at : at + 128] for at in range(0, len(ordered), 128)]
+    padded = [text.padded_batches(each, batch_size=len(each), buckets=1)[0].batch for each in rows]
+    sources = list(map(tensors, padded))
 
     def train():
         twin.train()
@@ -124,22 +133,9 @@ def torchs(
             optimizer.step()
         return loss.item()
 
-    order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
-    rows = [[lines[i] for i in order[at : at + 128]] for at in range(0, len(order), 128)]
-    padded = [text.padded_batches(each, batch_size=len(each), buckets=1)[0].batch for each in rows]
-    asked = [{name: torch.as_tensor(each).long() for name, each in b.items()} for b in padded]
-
     def translate():
         twin.eval()
-        for batch in asked:
+        for batch in sources:
             twin.greedy(batch, 2 * batch["source"].shape[1] + 10)
 
     return train, translate
-
-
-def _cut(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A batch without the padding that all its rows share."""
-    return {
-        name: each[:, : batch[f"{name}_length"].max()] if each.ndim == 2 else each
-        for name, each in batch.items()
-    }
