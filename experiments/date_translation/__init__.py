@@ -92,7 +92,7 @@ def train(options: Train) -> None:
     task = Task(*both, engine.batches(pairs, options.fit), unseen)
     exact = report.ExactMatch(unseen, task.target, options.search)
     output = engine.train(NAME, options, task, evaluate=lambda model: {"dev_exact": exact(model)})
-    reported(options, saved.load(output.directory), output)
+    write_report(options, saved.load(output.directory), output)
     if options.compare_steps:
         rows = comparison.FEW_ROWS if options.smoke else comparison.ROWS
         fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
@@ -104,11 +104,11 @@ def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the dates that its training left out."""
     options = tiny(options)
     output = Run(options.output.directory(NAME))
-    reported(options, saved.load(output.directory), output)
+    write_report(options, saved.load(output.directory), output)
     output.say_where()
 
 
-def reported(options: Evaluate, loaded: saved.Saved, output: Run) -> None:
+def write_report(options: Evaluate, loaded: saved.Saved, output: Run) -> None:
     """Report on the dates to draw and on those that the training left out."""
     from experiments.date_translation import report
 

@@ -109,7 +109,7 @@ def train(options: Train) -> None:
     others = options.load_others(NAME, (task.source, task.target))
     backward = opposite(options, (task.source, task.target), corpus)
     output = engine.train(NAME, options, task, twin=options.twin)
-    report(options, corpus, options.load(NAME), others, backward, output)
+    write_report(options, corpus, options.load(NAME), others, backward, output)
 
 
 def loaded_task(options: Speed) -> tuple[Corpus, Task]:
@@ -140,7 +140,7 @@ def evaluate(options: Evaluate) -> None:
         output = Run(loaded.directory / "evaluation")
         output.clear_figures()
         output.write_metrics({"test": now})
-    report(options, corpus, loaded, others, backward, output)
+    write_report(options, corpus, loaded, others, backward, output)
 
 
 def opposite(options: Evaluate, vocabularies: tuple[Any, Any], corpus: Corpus) -> Saved | None:
@@ -157,7 +157,7 @@ def opposite(options: Evaluate, vocabularies: tuple[Any, Any], corpus: Corpus) -
     return loaded
 
 
-def report(
+def write_report(
     options: Evaluate,
     corpus: Corpus,
     loaded: Saved,
@@ -166,13 +166,13 @@ def report(
     output: Run,
 ) -> None:
     """Print, write and draw what the translations are worth, and write how they were made."""
-    from experiments.machine_translation.report import report
+    from experiments.machine_translation import report
 
     tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
     how = {name: getattr(options, name) for name in ("average", "ensemble", "backward", "search")}
     output.update_metrics({"how": how | {"bleu_tokenize": tokenize}})
     chosen = systems(loaded, others, average=options.average)
-    report(corpus, loaded, chosen, options.search, tokenize, backward, output)
+    report.report(corpus, loaded, chosen, options.search, tokenize, backward, output)
 
 
 def translate(options: Translate) -> None:

@@ -160,14 +160,14 @@ def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
 
 def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:
     """Return the options with the features whose number of parameters comes nearest to a goal."""
+    few = [dataclasses.replace(options, features=features) for features in (1, 2, 3)]
+    first, second, third = (parameters(each, sources, targets) for each in few)
 
-    def count(features: int) -> int:
-        return parameters(dataclasses.replace(options, features=features), sources, targets)
+    def count(features: int) -> int:  # a polynomial of the second degree
+        curvature = third - 2 * second + first
+        steps = features - 1
+        return first + steps * (second - first) + steps * (steps - 1) // 2 * curvature
 
-    high = 2
-    while count(high) < goal:
-        high *= 2
-    least = 1 + bisect.bisect_left(range(1, high), goal, key=count)
-    near = [features for features in (least - 1, least) if features]
-    best = min(near, key=lambda features: abs(count(features) - goal))
+    enough = 1 + bisect.bisect_left(range(1, goal), goal, key=count)
+    best = min(max(enough - 1, 1), enough, key=lambda features: abs(count(features) - goal))
     return dataclasses.replace(options, features=best)

@@ -98,24 +98,24 @@ def train(options: Train) -> None:
     data = integers.generate(task, seed=options.data_seed)
     pairs, dev = (part.encoded(vocabulary, vocabulary) for part in (data.train, data.dev))
     learned = engine.Task(vocabulary, vocabulary, engine.batches(pairs, options.fit), dev)
-    report(options, engine.train(options.experiment, options, learned, twin=options.twin))
+    write_report(options, engine.train(options.experiment, options, learned, twin=options.twin))
 
 
 def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the sequences of its training's dev and test parts."""
     options = tiny(options)
-    report(options, Run(options.output.directory(options.experiment)))
+    write_report(options, Run(options.output.directory(options.experiment)))
 
 
-def report(options: Evaluate, output: Run) -> None:
+def write_report(options: Evaluate, output: Run) -> None:
     """Print, write and draw what is right, and how fast it was found."""
-    from experiments.sequence_tasks.report import report
+    from experiments.sequence_tasks import report
 
     loaded = saved.load(output.directory)
     task = task_of(options.task, smoke=loaded.options["smoke"])
     data = integers.generate(task, seed=loaded.options["data_seed"])
     output.update_metrics({"task": options.task, "longest_in_training": task.train.longest})
-    report(loaded, data, task.train.longest, options.beam, output)
+    report.report(loaded, data, task.train.longest, options.beam, output)
 
 
 def task_of(name: TaskName, *, smoke: bool) -> integers.Task:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from experiments import cli, sequence_tasks
-from experiments.data import integers as sequences
+from experiments.data import integers as generated
 from experiments.data.integers import TASKS, Part
 from experiments.seq2seq import models
-from experiments.sequence_tasks import report as results
+from experiments.sequence_tasks.report import in_fives
 
 # What JoeyNMT's and Sockeye's own scripts generate: (count, longest, of them empty).
 DEFINED = {
@@ -44,9 +44,9 @@ def changed(name, sequence):
 @pytest.mark.parametrize("name", TASKS)
 def test_the_parts_are_as_defined(name):
     symbols, *parts = DEFINED[name]
-    generated = sequences.generate(TASKS[name], seed=42)
+    parts_made = generated.generate(TASKS[name], seed=42)
     seen = set()
-    for lines, (count, longest, empty) in zip(generated, parts, strict=True):
+    for lines, (count, longest, empty) in zip(parts_made, parts, strict=True):
         sources, targets = integers(lines.source), integers(lines.target)
         lengths = np.array([len(each) for each in sources])
         assert len(sources) == count
@@ -59,9 +59,9 @@ def test_the_parts_are_as_defined(name):
 
 def test_a_part_depends_on_the_seed_and_its_own_definition():
     task = dataclasses.replace(TASKS["sort"], train=Part(13, 5))
-    first, again, other = (sequences.generate(task, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (generated.generate(task, seed=seed) for seed in (3, 3, 4))
     assert first == again
-    larger = sequences.generate(dataclasses.replace(task, train=Part(17, 5)), seed=3)
+    larger = generated.generate(dataclasses.replace(task, train=Part(17, 5)), seed=3)
     assert larger.test == first.test
     assert all(one != two for one, two in zip(first, other, strict=True))
     assert len({part.source[0] for part in first}) == 3
@@ -69,9 +69,9 @@ def test_a_part_depends_on_the_seed_and_its_own_definition():
 
 def test_the_vocabulary_holds_every_integer():
     task = TASKS["reverse"]
-    vocabulary = sequences.vocabulary(task)
+    vocabulary = generated.vocabulary(task)
     assert len(vocabulary) == 50 + 4
-    lines = sequences.generate(dataclasses.replace(task, train=Part(7, 11)), seed=1).train
+    lines = generated.generate(dataclasses.replace(task, train=Part(7, 11)), seed=1).train
     for line, ids in zip(lines.source, vocabulary.encode_batch(lines.source), strict=True):
         assert vocabulary.decode(ids) == line
         assert len(ids) == len(line.split())
@@ -79,7 +79,7 @@ def test_the_vocabulary_holds_every_integer():
 
 def test_lengths_are_printed_in_fives():
     lengths = [{"length": n, "sequences": n + 1, "it": n / 13} for n in (0, 1, 5, 6, 11, 12)]
-    rows = results.in_fives(lengths)
+    rows = in_fives(lengths)
     assert [row["lengths"] for row in rows] == ["0-5", "6", "11-12"]
     assert [row["sequences"] for row in rows] == [9, 7, 25]
     assert rows[0]["it"] == pytest.approx((2 * 1 + 6 * 5) / 13 / 9)
@@ -139,41 +139,15 @@ def test_training_writes_what_it_promises(trained):
 
 def test_evaluation_repeats_the_numbers(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    assert main(tmp_path, "sort", "evaluate", "--beam", 1) == 0
+    assert main(tmp_path, "evaluate", "sort", "--beam", 1) == 0
     assert "sentences/s" in capsys.readouterr().out
     before, after = metrics_of(trained), metrics_of(tmp_path)
     assert after["scores"] == greedy(before)
     assert after["by_length"] == before["by_length"]
 
 
-def test_an_interrupted_training_goes_on(trained, tmp_path, monkeypatch):
-    """Ctrl-C at an evaluation; the resumed run ends with the bits of the whole one."""
-    from experiments.seq2seq import train as fits
-
-    evaluations = []
-
-    def interrupting(dev, options, real=fits.dev_losses):
-        evaluate = real(dev, options)
-
-        def once(model):
-            evaluations.append(1)
-            if len(evaluations) == 1:
-                raise KeyboardInterrupt
-            return evaluate(model)
-
-        return once
-
-    options = ("sort", "train", "--smoke", "--beam", 1)
-    monkeypatch.setattr(fits, "dev_losses", interrupting)
-    assert main(tmp_path, *options) == 130
-    assert main(tmp_path, *options, "--resume") == 0
-    resumed = metrics_of(tmp_path)["scores"]
-    assert [row["part"] for row in resumed] == ["dev", "test"]
-    assert resumed == greedy(metrics_of(trained))[:2]
-
-
 def test_the_model_is_no_larger_than_joeynmts():
-    options = sequence_tasks.SequenceTasks()
+    options = sequence_tasks.Train()
     assert models.parameters(options.model, 54, 54) <= 105_088
     assert options.fit.of(TASKS["reverse"]).steps == 8_000
     assert options.fit.of(TASKS["sort"]).steps == 7_000
@@ -184,13 +158,14 @@ def test_the_model_is_no_larger_than_joeynmts():
     ("options", "message"),
     [
         (("shuffle",), "invalid choice"),
-        (("copy", "evaluate"), "holds no run. Train a model of this --name first."),
+        (("evaluate", "copy"), "holds no run. Train a model of this --name first."),
         (("sort", "--resume", "--name", "none"), "--resume needs an earlier run."),
-        (("sort", "evaluate", "--twin"), "--twin is for train, not for evaluate."),
-        (("sort", "--beam", 0), "--beam must be at least 1. Got 0."),
-        (("sort", "--data-seed", -1), "--data-seed must not be negative. Got -1."),
-        (("sort", "--steps", 0), "--steps must be at least 1. Got 0."),
-        (("sort", "evaluate", "--name", "a/b"), "--name must be"),
+        (("evaluate", "sort", "--twin"), "--twin"),
+        (("evaluate", "sort", "--data-seed", 1), "--data-seed"),
+        (("sort", "--beam", 0), "--beam must be positive and finite. Got 0."),
+        (("sort", "--data-seed", -1), "--data-seed must be at least 0 and finite. Got -1."),
+        (("sort", "--steps", 0), "--steps must be positive and finite. Got 0."),
+        (("evaluate", "sort", "--name", "a/b"), "--name must be"),
     ],
 )
 def test_mistakes_are_named(trained, capsys, options, message):

@@ -8,8 +8,7 @@ import zipfile
 
 import pytest
 
-from experiments.data import bible_alignments, bible_verses
-from experiments.data import pypi_archive as wheels
+from experiments.data import bible_alignments, bible_verses, pypi_archive
 from experiments.harness.errors import UserError
 
 
@@ -33,7 +32,7 @@ def fabricate(directory, package, members):
 
 def describe(path, package):
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return wheels.Wheel(package, "1.0", path.name, path.stat().st_size, digest)
+    return pypi_archive.Wheel(package, "1.0", path.name, path.stat().st_size, digest)
 
 
 @pytest.fixture
@@ -52,11 +51,11 @@ def index(tmp_path, monkeypatch):
 def test_wheel_is_downloaded_once(index, tmp_path):
     published, wheel = fabricate(index, "attn-jax-test-data", {"data.txt": "3 5 7"})
     cache = tmp_path / "cache" / "deep"
-    path = wheels.obtain(wheel, cache)
+    path = pypi_archive.obtain(wheel, cache)
     assert path == cache / wheel.file
     assert path.read_bytes() == published.read_bytes()
     published.unlink()
-    assert wheels.obtain(wheel, cache) == path
+    assert pypi_archive.obtain(wheel, cache) == path
     assert list(cache.iterdir()) == [path]
 
 
@@ -65,14 +64,14 @@ def test_damaged_file_in_the_cache_is_replaced(index, tmp_path):
     whole = published.read_bytes()
     for damaged in (whole[:-11], bytes([whole[0] ^ 1]) + whole[1:]):
         (tmp_path / wheel.file).write_bytes(damaged)
-        assert wheels.obtain(wheel, tmp_path).read_bytes() == whole
+        assert pypi_archive.obtain(wheel, tmp_path).read_bytes() == whole
 
 
 def test_without_network_the_error_says_what_to_do(index, tmp_path):
     del index
-    wheel = wheels.Wheel("attn-jax-test-data", "1.0", "x.whl", 73_000_000, "0")
+    wheel = pypi_archive.Wheel("attn-jax-test-data", "1.0", "x.whl", 73_000_000, "0")
     with pytest.raises(UserError) as caught:
-        wheels.obtain(wheel, tmp_path)
+        pypi_archive.obtain(wheel, tmp_path)
     for part in (
         f"x.whl (73 MB) is not in {tmp_path}, and pip cannot download it: ",
         "No matching distribution found for attn-jax-test-data==1.0",
@@ -86,14 +85,14 @@ def test_another_file_than_was_published_is_refused(index, tmp_path):
     _, wheel = fabricate(index, "attn-jax-test-data", {"data.txt": "3 5 7"})
     other = dataclasses.replace(wheel, sha256="0" * 64)
     with pytest.raises(UserError, match=r"another .*sha256 [0-9a-f]{64} instead of 0000"):
-        wheels.obtain(other, tmp_path / "cache")
+        pypi_archive.obtain(other, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write to .*file.*Choose another --data-dir"):
-        wheels.obtain(bible_verses.WHEEL, tmp_path / "file" / "below")
+        pypi_archive.obtain(bible_verses.WHEEL, tmp_path / "file" / "below")
 
 
 # Greek-English alignments

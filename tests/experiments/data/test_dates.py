@@ -1,7 +1,6 @@
 """Dates: what babel writes, the split by day, languages, dates as ids."""
 
 import datetime
-import io
 import unicodedata
 
 import numpy as np
@@ -10,7 +9,7 @@ from babel import Locale
 from babel.dates import format_date, parse_date
 
 from attn_jax import text
-from experiments.data import dates, lines
+from experiments.data import dates
 from experiments.data.dates import FORMATS, LANGUAGES, DateOptions, Written
 from experiments.harness.errors import UserError
 
@@ -91,7 +90,7 @@ def test_default_languages():
     assert len(scripts) >= 12
 
 
-def test_languages_that_are_asked_for():
+def test_languages_of_the_option():
     assert dates.chosen(("de", "en", "de")) == ("de", "en")
     every = dates.chosen(("all",))
     assert len(every) > 300
@@ -133,14 +132,3 @@ def test_an_empty_text_and_characters_that_are_new():
     assert len(combined) == 1 + len("März")
     assert dates.unseen("3.Z3 ä", source) == "3Z"
     assert dates.unseen("Ma\u0308rz", source) == ""
-
-
-def test_lines_are_utf8_whatever_the_machine_is_set_to():
-    def read(data, encoding="ascii"):
-        return lines.chunks(io.TextIOWrapper(io.BytesIO(data), encoding), 8)
-
-    assert list(read("\ufeff1. März\r\n年\n".encode())) == [["1. März", "年"]]
-    got = read("fine\nMärz\n".encode("latin1"))
-    assert next(got) == ["fine"]
-    with pytest.raises(UserError, match="line 2 of the input is not UTF-8"):
-        next(got)

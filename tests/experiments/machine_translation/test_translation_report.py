@@ -1,4 +1,4 @@
-"""What is told of translations: scores, by length, the worst, pictures, files asked for."""
+"""What is told of translations: scores, by length, the worst, pictures, files beside."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from attn_jax import text
-from experiments.data.parallel_text import Lines
-from experiments.harness import glyphs as letters
+from experiments.data.pairs import Pairs
+from experiments.harness import glyphs
 from experiments.harness.errors import UserError
-from experiments.machine_translation import output as asked
+from experiments.machine_translation import output
+from experiments.machine_translation import report as reports
 from experiments.seq2seq import figures
-from experiments.seq2seq import report as reports
 from experiments.seq2seq.scoring import Scoring
 from experiments.seq2seq.translator import Translation
 
@@ -57,7 +57,7 @@ def test_scores_compare_in_the_vocabularys_form():
     assert PLAIN.scores(["É"], ["E\u0301"])["exact_match"] == 1
 
 
-def test_bleu_parts_lines_as_asked():
+def test_bleu_parts_lines_by_its_option():
     lines = ["一二三四五"], ["一二三四六"]
     by_character = Scoring(PLAIN.vocabulary, "char").scores(*lines)
     assert "tok:char" in by_character["bleu_signature"]
@@ -65,7 +65,7 @@ def test_bleu_parts_lines_as_asked():
 
 
 def test_worst_lines_come_first():
-    lines = Lines(["x", "y", "z"], ["one two", "three four", "five six"])
+    lines = Pairs(["x", "y", "z"], ["one two", "three four", "five six"])
     bad = reports.worst(lines, ["one two", "###", "five sox"], PLAIN, count=2)
     assert [each["line"] for each in bad] == [2, 3]
     assert bad[0] | {"chrf": 0} == {
@@ -79,7 +79,7 @@ def test_worst_lines_come_first():
 
 def test_nothing_is_better_than_what_is_the_same():
     """Not even an empty line, which has no n-grams to count."""
-    bad = reports.worst(Lines(["", "y"], ["", "abc"]), ["", "abx"], PLAIN)
+    bad = reports.worst(Pairs(["", "y"], ["", "abc"]), ["", "abx"], PLAIN)
     assert [(each["line"], each["chrf"] == 100) for each in bad] == [(2, False), (1, True)]
 
 
@@ -87,41 +87,41 @@ def test_nothing_is_better_than_what_is_the_same():
 
 
 def test_characters_without_a_font_show_their_codes(monkeypatch, capsys):
-    monkeypatch.setattr(letters, "drawable", lambda: frozenset("abc▁<end>"))
+    monkeypatch.setattr(glyphs, "drawable", lambda: frozenset("abc▁<end>"))
     vocabularies = [text.Vocabulary.train(["ab 漢字"], kind="bpe", min_frequency=2) for _ in "st"]
     ids = vocabularies[1].encode("ab")
     weights = np.ones((len(ids) + 1, 4)) / 4
-    found = Translation("ab", ids, 0.0, weights, True)
+    found = Translation("ab", ids, 0.0, True, weights)
     figure = figures.heat_map("漢字 ab", found, vocabularies, ("source", "target"))
     shown = [each.get_text() for each in figure.axes[0].get_xticklabels()]
     assert shown[:3] == ["▁", "6F22", "5B57"]
     assert len(shown) == 4  # the source was cut
-    letters.say_missing(["漢字", "a漢", "b\u200f"])
+    glyphs.say_missing(["漢字", "a漢", "b\u200f"])
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# Files asked for
+# Files beside the output
 
 
 def test_files_are_checked_beforehand(tmp_path):
-    assert asked.picture(tmp_path / "it") == tmp_path / "it.png"
-    assert asked.picture(tmp_path / "it.SVG") == tmp_path / "it.SVG"
-    assert asked.picture(None) is asked.writable(None, "--alignments") is None
+    assert output.picture(tmp_path / "it") == tmp_path / "it.png"
+    assert output.picture(tmp_path / "it.SVG") == tmp_path / "it.SVG"
+    assert output.picture(None) is output.writable(None, "--alignments") is None
     for wrong, got in ((tmp_path / "it.doc", r"'\.doc'"), (Path(), "''")):
         with pytest.raises(UserError, match=rf"--plot needs a suffix of .*png.* Got {got}"):
-            asked.picture(wrong)
+            output.picture(wrong)
     with pytest.raises(UserError, match=r"--alignments needs a file\. Got the directory"):
-        asked.writable(tmp_path, "--alignments")
+        output.writable(tmp_path, "--alignments")
     with pytest.raises(UserError, match="in a directory that exists"):
-        asked.picture(tmp_path / "none" / "it.png")
+        output.picture(tmp_path / "none" / "it.png")
     assert not list(tmp_path.iterdir())
 
 
 def test_links_are_there_as_soon_as_they_are_found(tmp_path):
     vocabularies = [text.Vocabulary.train(["a b"])] * 2
-    nothing = Translation("", [], 0.0, None, True)
-    with asked.opened(tmp_path / "links") as stream:
-        asked.write_links(stream, "a", [nothing, nothing], vocabularies)
+    nothing = Translation("", [], 0.0, True, None)
+    with output.opened(tmp_path / "links") as stream:
+        output.write_links(stream, "a", [nothing, nothing], vocabularies)
         assert (tmp_path / "links").read_bytes() == b"\n\n"
-    with asked.opened(None) as stream:
+    with output.opened(None) as stream:
         assert stream is None
