@@ -37,7 +37,7 @@ class Archive:
 
 
 def obtain(archive: Archive, data_dir: Path | None = None) -> Path:
-    """Return the archive's path in the cache (default: ~/.cache/attn_jax); download it if needed."""
+    """Return the archive in the cache (default: ~/.cache/attn_jax); download it if needed."""
     directory = (data_dir or CACHE).expanduser()
     path = directory / archive.file
     if path.is_file() and not archive.difference(path):

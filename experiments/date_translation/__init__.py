@@ -34,6 +34,9 @@ from experiments.seq2seq.translator import SearchOptions
 
 NAME = "date-translation"
 CHUNK = 64  # lines translated together
+MODEL = ModelOptions(embedding=32, features=48, dropout=0.0)
+FIT = FitOptions(steps=400, learning_rate=0.015, warmup=50, evaluate_every=50, buckets=1, keep=1)
+SEARCH = SearchOptions(longest=0.5)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Translate(RunOptions):
     """Dates. Without any, each line of the standard input is one."""
     language: str | None = None
     """The language that they are written in."""
-    search: SearchOptions = field(default_factory=lambda: SearchOptions(longest=0.5))
+    search: SearchOptions = SEARCH
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Evaluate(RunOptions):
     dates: tuple[str, ...] = ()
     """Dates whose alignment is drawn, each with its language: "de: 17. Mai 2024". Default: three
     unseen ones."""
-    search: SearchOptions = field(default_factory=lambda: SearchOptions(longest=0.5))
+    search: SearchOptions = SEARCH
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,8 @@ class Train(Evaluate, TrainOptions):
     """Train an encoder-decoder with attention on dates, evaluate it, compare scores."""
 
     data: DateOptions = field(default_factory=DateOptions)
-    model: ModelOptions = field(
-        default_factory=lambda: ModelOptions(embedding=32, features=48, dropout=0.0)
-    )
-    fit: FitOptions = field(
-        default_factory=lambda: FitOptions(
-            steps=400, learning_rate=0.015, warmup=50, evaluate_every=50, buckets=1, keep=1
-        )
-    )
+    model: ModelOptions = MODEL
+    fit: FitOptions = FIT
     compare_steps: NonNegative[int] = 0
     """Steps of training of each score and normalizer in a comparison of them, 100 say; 0: none."""
 

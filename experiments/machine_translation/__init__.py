@@ -42,13 +42,16 @@ from experiments.seq2seq.translator import SearchOptions, Translator
 NAME = "machine-translation"
 BLEU_TOKENIZE = "13a"
 CHUNK = 64  # lines translated together
+MODEL = ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
+FIT = FitOptions(steps=3600, label_smoothing=0.1, evaluate_every=250, batch_size=128)
+SEARCH = SearchOptions(beam=5, length_penalty=1.0)
 
 
 @dataclass(frozen=True)
 class Translate(SystemOptions):
     """Translate the standard input, line by line and in order, to the standard output."""
 
-    search: SearchOptions = field(default_factory=lambda: SearchOptions(beam=5, length_penalty=1.0))
+    search: SearchOptions = SEARCH
     alignments: Path | None = None
     """Write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each line of
     output. Words are what stands between spaces."""
@@ -60,7 +63,7 @@ class Translate(SystemOptions):
 class Evaluate(SystemOptions):
     """Evaluate a trained model on the test lines of its training, or on other ones."""
 
-    search: SearchOptions = field(default_factory=lambda: SearchOptions(beam=5, length_penalty=1.0))
+    search: SearchOptions = SEARCH
     corpus: EvaluationFiles = field(default_factory=EvaluationFiles)
     backward: str | None = None
     """The name of a run of the other direction, whose alignments are joined with those of this one
@@ -75,14 +78,8 @@ class Speed(RunOptions):
     """Time training and greedy translation of an untrained model, beside PyTorch if installed."""
 
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
-    model: ModelOptions = field(
-        default_factory=lambda: ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
-    )
-    fit: FitOptions = field(
-        default_factory=lambda: FitOptions(
-            steps=3600, label_smoothing=0.1, evaluate_every=250, batch_size=128
-        )
-    )
+    model: ModelOptions = MODEL
+    fit: FitOptions = FIT
 
 
 @dataclass(frozen=True)

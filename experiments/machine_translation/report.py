@@ -1,7 +1,7 @@
 """What translations are worth: scores, BLEU by length, the worst ones, alignments."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from experiments.seq2seq.evaluate import Systems, searches
 from experiments.seq2seq.figures import learning
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.scoring import BleuTokenize, Scoring
-from experiments.seq2seq.translator import SearchOptions, cut, most_source
+from experiments.seq2seq.translator import SearchOptions, cut
 
 MOST_LENGTHS = 8  # groups of source lengths, of about equally many lines
 WORST = 3  # of the worst lines, that are printed
@@ -37,10 +37,10 @@ def report(
     part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
     scoring = Scoring(loaded.target, tokenize)
     encoded = loaded.source.encode_batch(lines.source)
-    models = [each for members in systems.values() for each in members]
-    sources = cut(encoded, most_source(models, search))
+    translators = searches(systems, loaded.target, search)
+    sources = cut(encoded, min(each.most_source for _, each in translators))
     rows, found = [], {}  # of each system, by the widest search
-    for row, translator in searches(systems, loaded.target, search):
+    for row, translator in translators:
         found[row["system"]] = [best for best, *_ in translator(sources)]
         texts = [each.text for each in found[row["system"]]]
         rows.append(row | scoring.scores(texts, lines.target))
@@ -67,23 +67,19 @@ def report(
     output.say_where()
 
 
-class Lengths(NamedTuple):
-    """How long each source line is."""
-
-    unit: str
-    counts: np.ndarray
+Lengths = tuple[str, np.ndarray]  # in words or in tokens, of each line
 
 
 def lengths_of(sources: Sequence[str], ids: Sequence[Sequence[int]]) -> Lengths:
     """Return lengths in words, or in tokens where most lines have no space to part words by.
 
-    >>> lengths_of(["一二", "三"], [[5, 6], [7]]).unit
-    'tokens'
+    >>> lengths_of(["一二", "三"], [[5, 6], [7]])
+    ('tokens', array([2, 1]))
     """
     words = np.array([len(line.split()) for line in sources])
     if np.median(words) > 1:
-        return Lengths("words", words)
-    return Lengths("tokens", np.array([len(each) for each in ids]))
+        return "words", words
+    return "tokens", np.array([len(each) for each in ids])
 
 
 def by_length(

@@ -1,7 +1,7 @@
 """Which models a trained run is evaluated with, and by which searches."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,18 +57,19 @@ def systems(loaded: Saved, others: Sequence[Saved] = (), *, average: int = 1) ->
 
 def searches(
     systems: Systems, target: Any, options: SearchOptions
-) -> Iterator[tuple[dict[str, str], Translator]]:
-    """Yield {system, search} and what translates: each system, greedily and by beam search.
+) -> list[tuple[dict[str, str], Translator]]:
+    """Return {system, search} and what translates: each system, greedily and by beam search.
 
     The first system's weights are kept, of sources that are not very long.
     """
     from attn_jax import text
 
-    first = next(iter(systems))
+    first, found = next(iter(systems)), []
     for system, models in systems.items():
         for beam in sorted({1, options.beam}):
             search = dataclasses.replace(options, beam=beam, n_best=1)
             kept = text.LENGTHS[-1] if system == first else 0
             name = GREEDY if beam == 1 else f"beam {beam}"
             translator = Translator(models, target, search, align_up_to=kept)
-            yield {"system": system, "search": name}, translator
+            found.append(({"system": system, "search": name}, translator))
+    return found

@@ -87,7 +87,7 @@ class Translator:
     @property
     def most_source(self) -> int:
         """The longest source that the options allow and that all models have positions for."""
-        return most_source(self.models, self.options)
+        return min(self.options.max_source, *(each.most_positions for each in self.models))
 
     def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
         """Return the n best translations of each encoded source."""
@@ -151,11 +151,6 @@ class Translator:
 def without_weights(step: Any) -> Any:
     """Return a step function that returns no weights, so that no search keeps them."""
     return lambda token, state: (*step(token, state)[:2], None)
-
-
-def most_source(models: Sequence[Any], options: SearchOptions) -> int:
-    """Return the longest source that the options allow and that all models have positions for."""
-    return min(options.max_source, *(each.most_positions for each in models))
 
 
 def cut(sources: Sequence[Any], most: int, *, first: int = 1) -> list[Any]:

@@ -30,6 +30,14 @@ from experiments.seq2seq.models import ModelOptions
 from experiments.seq2seq.train import TrainOptions
 
 NAME = "sequence-tasks"
+MODEL = ModelOptions(
+    score="bilinear",
+    order="step_then_attend",
+    cell="lstm",
+    embedding=16,
+    features=60,
+    dropout=0.0,
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,6 @@ class FitOptions(engine.FitOptions):
     """Training steps; None: as many as the toolkit that the task is from takes."""
     batch_size: Positive[int] | None = None
     """Sequences in a batch; None: as many as there."""
-    learning_rate: Positive[float] = 3e-3
-    """Adam's, after a warm-up, falling along a cosine to nearly 0."""
-    buckets: Positive[int] = 3
-    """The most padded shapes: each is compiled once."""
 
     def of(self, task: integers.Task) -> "FitOptions":
         """Return the options with the task's own where there are none."""
@@ -70,17 +74,8 @@ class Evaluate(RunOptions):
 class Train(Evaluate, TrainOptions):
     """Train an encoder-decoder with attention to reverse, copy or sort, and count what is right."""
 
-    model: ModelOptions = field(
-        default_factory=lambda: ModelOptions(
-            score="bilinear",
-            order="step_then_attend",
-            cell="lstm",
-            embedding=16,
-            features=60,
-            dropout=0.0,
-        )
-    )
-    fit: FitOptions = field(default_factory=FitOptions)
+    model: ModelOptions = MODEL
+    fit: FitOptions = FitOptions(learning_rate=3e-3, buckets=3)
     data_seed: NonNegative[int] = 42
     """Seed of the sequences."""
     twin: bool = False

@@ -15,13 +15,15 @@ import optax
 
 from attn_jax import text
 from attn_jax.training import step
+from experiments.benchmark.timing import interleaved
 from experiments.data.parallel_text import Corpus
 from experiments.seq2seq import models
 from experiments.seq2seq.models import ModelOptions
 from experiments.seq2seq.train import FitOptions, Task
 from experiments.seq2seq.translator import SearchOptions, Translator
 
-BATCHES, ROUNDS, LINES = 12, 5, 1000
+BATCHES, LINES = 12, 1000
+SECONDS = 30  # of each in interleaved rounds
 BAHDANAU = {  # what PyTorch's model is
     "model": "recurrent",
     "score": "additive",
@@ -47,27 +49,18 @@ def compare(
     same = all(getattr(options, name) == value for name, value in BAHDANAU.items())
     if same and importlib.util.find_spec("torch"):
         calls["PyTorch"] = in_torch(options, task.sizes, batches, lines, fit)
-    seconds = [timed({name: each[what] for name, each in calls.items()}) for what in (0, 1)]
+    trained, translated = (
+        np.median(interleaved(each, SECONDS), axis=1) for each in zip(*calls.values(), strict=True)
+    )
     return [
         {
             "": name,
-            "target tokens/s": tokens / seconds[0][name],
-            "greedy lines/s": len(lines) / seconds[1][name],
+            "target tokens/s": tokens / trained[i],
+            "greedy lines/s": len(lines) / translated[i],
             "compile, s": compiled if name == "attn_jax" else None,
         }
-        for name in calls
+        for i, name in enumerate(calls)
     ]
-
-
-def timed(functions: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the median seconds of each function in interleaved rounds, the first one left out."""
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(ROUNDS + 1):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: float(np.median(each[1:])) for name, each in seconds.items()}
 
 
 def training(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable, float]:
