@@ -1,5 +1,6 @@
 """The README's Python runs as printed, top to bottom; its command lines are parsed, not run."""
 
+import functools
 import importlib
 import re
 import shlex
@@ -62,7 +63,12 @@ def test_commands_are_parsed_as_printed(command, monkeypatch):
     experiment = cli.find(command[0])
     module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
     started = []
-    monkeypatch.setattr(module, "run", started.append)
+
+    def recorded(function):
+        return functools.wraps(function)(lambda options: started.append(options))
+
+    each = {name: recorded(function) for name, function in module.COMMANDS.items()}
+    monkeypatch.setattr(module, "COMMANDS", each)
     with pytest.raises(SystemExit) if "--help" in command else nullcontext():
         cli.run(experiment, command[1:])
     assert len(started) == ("--help" not in command)
