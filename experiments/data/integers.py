@@ -9,6 +9,7 @@ A length is drawn evenly, then each integer. The parts have streams of their own
 changes with another's size.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -60,6 +61,11 @@ TASKS: dict[TaskName, Task] = {
     "sort": _digits(sorted, steps=7_000),
 }
 TINY = {"train": Part(200, 5), "dev": Part(30, 7), "test": Part(20, 7, empty=2)}
+
+
+def task(name: TaskName, *, smoke: bool) -> Task:
+    """Return a task; a tiny run's has few sequences."""
+    return dataclasses.replace(TASKS[name], **TINY) if smoke else TASKS[name]
 
 
 class Sequences(NamedTuple):

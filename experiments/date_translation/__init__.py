@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from experiments.data import dates, lines
-from experiments.data.dates import FORMATS, DateOptions, Written
+from experiments.data.dates import FORMATS, DateOptions
 from experiments.harness.errors import UserError, as_user_errors, listed, unknown
 from experiments.harness.options import NonNegative
 from experiments.harness.runs import Run, require_same
@@ -79,7 +79,7 @@ def train(options: Train) -> None:
     if options.smoke:
         options = dataclasses.replace(options, compare_steps=3)
     languages = dates.chosen(options.data.languages)
-    given(options.dates, languages)  # refused before the long computation
+    report.given(options.dates, languages)  # refused before the long computation
     if options.resume:
         require_same(options.output.directory(NAME), options)
     training, dev = (dates.written(part, options.data) for part in ("training", "dev"))
@@ -89,7 +89,7 @@ def train(options: Train) -> None:
     task = Task(*both, engine.batches(pairs, options.fit), unseen)
     exact = report.ExactMatch(unseen, task.target, options.search)
     output = engine.train(NAME, options, task, evaluate=lambda model: {"dev_exact": exact(model)})
-    write_report(options, saved.load(output.directory), output)
+    report.report(output, options.dates, options.search)
     if options.compare_steps:
         rows = comparison.FEW_ROWS if options.smoke else comparison.ROWS
         fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
@@ -99,33 +99,12 @@ def train(options: Train) -> None:
 
 def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the dates that its training left out."""
-    options = tiny(options)
-    output = Run(options.output.directory(NAME))
-    write_report(options, saved.load(output.directory), output)
-    output.say_where()
-
-
-def write_report(options: Evaluate, loaded: saved.Saved, output: Run) -> None:
-    """Report on the dates to draw and on those that the training left out."""
     from experiments.date_translation import report
 
-    drawn = given(options.dates, dates.languages_of(loaded.source))
-    report.report(loaded, drawn, options.search, output)
-
-
-def given(texts: Sequence[str], languages: Sequence[str]) -> list[Written]:
-    """Return dates like "de: 17. Mai 2024", whose meaning nobody has told."""
-    written = []
-    for each in texts:
-        language, colon, text = each.partition(":")
-        if not colon or not text.strip():
-            raise UserError(
-                f'--dates needs a language and a date, "de: 17. Mai 2024". Got {each!r}.'
-            )
-        if language not in languages:
-            raise unknown("language", language, languages)
-        written.append(Written(text.strip(), language, "", ""))
-    return written
+    options = tiny(options)
+    output = Run(options.output.directory(NAME))
+    report.report(output, options.dates, options.search)
+    output.say_where()
 
 
 def translate(options: Translate) -> None:

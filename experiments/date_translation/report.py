@@ -11,8 +11,9 @@ from experiments.data.dates import DateOptions, Written
 from experiments.data.pairs import Pairs
 from experiments.date_translation import figures
 from experiments.harness import tables
+from experiments.harness.errors import UserError, unknown
 from experiments.harness.runs import Run
-from experiments.seq2seq.saved import Saved
+from experiments.seq2seq import saved
 from experiments.seq2seq.translator import SearchOptions, Translator, cut
 
 BATCH = 512
@@ -49,32 +50,49 @@ class ExactMatch:
         return float(np.mean([best.ids == list(ids) for (best, *_), ids in pairs]))
 
 
-def report(loaded: Saved, given: Sequence[Written], search: SearchOptions, output: Run) -> None:
+def given(texts: Sequence[str], languages: Sequence[str]) -> list[Written]:
+    """Return dates like "de: 17. Mai 2024", whose meaning nobody has told."""
+    written = []
+    for each in texts:
+        language, colon, date = each.partition(":")
+        if not colon or not date.strip():
+            raise UserError(
+                f'--dates needs a language and a date, "de: 17. Mai 2024". Got {each!r}.'
+            )
+        if language not in languages:
+            raise unknown("language", language, languages)
+        written.append(Written(date.strip(), language, "", ""))
+    return written
+
+
+def report(output: Run, texts: Sequence[str], search: SearchOptions) -> None:
     """Print, write and draw how many unseen dates are right; draw the given dates, or some."""
+    loaded = saved.load(output.directory)
+    drawn = given(texts, dates.languages_of(loaded.source))
     test = dates.written("test", DateOptions(**loaded.options["data"]))
-    given = given or figures.worth_drawing(test)
+    drawn = drawn or figures.worth_drawing(test)
     translate = translator(loaded.model, loaded.target, search)
-    every = [(each.text, each.language) for each in (*test, *given)]
+    every = [(each.text, each.language) for each in (*test, *drawn)]
     sources = cut(dates.sources(every, loaded.source), translate.most_source)
     found = [best for best, *_ in translate(sources)]
-    texts = [each.text for each in found[: len(test)]]
-    scores = exact_match(texts, test)
+    predicted = [each.text for each in found[: len(test)]]
+    scores = exact_match(predicted, test)
     output.update_metrics(scores)
     output.write_predictions(
         {
             "source": [each.text for each in test],
             "language": [each.language for each in test],
             "format": [each.format for each in test],
-            "prediction": texts,
+            "prediction": predicted,
             "truth": [each.iso for each in test],
-            "right": right(texts, test),
+            "right": right(predicted, test),
         }
     )
     show(scores)
     output.clear_figures("alignment_*")
     worst = dict(list(scores["by_language"].items())[:MOST_LANGUAGES])
-    drawn = list(zip(given, found[len(test) :], strict=True))
-    for name, figure in figures.draw(output.directory, drawn, worst):
+    pairs = list(zip(drawn, found[len(test) :], strict=True))
+    for name, figure in figures.draw(output.directory, pairs, worst):
         output.write_figure(name, figure)
 
 

@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 import tyro
 
 from experiments.data import integers
-from experiments.data.integers import TASKS, TaskName
+from experiments.data.integers import TaskName
 from experiments.harness.options import NonNegative, Positive
 from experiments.harness.runs import Run, require_same
 from experiments.harness.smoke import RunOptions, tiny
-from experiments.seq2seq import saved
 from experiments.seq2seq import train as engine
 from experiments.seq2seq.models import ModelOptions
 from experiments.seq2seq.train import TrainOptions
@@ -84,38 +83,27 @@ class Train(Evaluate, TrainOptions):
 
 def train(options: Train) -> None:
     """Train a model, and its twin with --twin; evaluate."""
+    from experiments.sequence_tasks.report import report
+
     options = tiny(options)
-    task = task_of(options.task, smoke=options.smoke)
+    task = integers.task(options.task, smoke=options.smoke)
     options = dataclasses.replace(options, fit=options.fit.of(task))
     if options.resume:  # what cannot be is refused at once
         require_same(options.output.directory(options.experiment), options)
-    vocabulary = integers.vocabulary(task)
+    both = [integers.vocabulary(task)] * 2
     data = integers.generate(task, seed=options.data_seed)
-    pairs, dev = (part.encoded(vocabulary, vocabulary) for part in (data.train, data.dev))
-    learned = engine.Task(vocabulary, vocabulary, engine.batches(pairs, options.fit), dev)
-    write_report(options, engine.train(options.experiment, options, learned, twin=options.twin))
+    pairs, dev = (part.encoded(*both) for part in (data.train, data.dev))
+    learned = engine.Task(*both, engine.batches(pairs, options.fit), dev)
+    output = engine.train(options.experiment, options, learned, twin=options.twin)
+    report(output, options.task, options.beam)
 
 
 def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the sequences of its training's dev and test parts."""
+    from experiments.sequence_tasks.report import report
+
     options = tiny(options)
-    write_report(options, Run(options.output.directory(options.experiment)))
-
-
-def write_report(options: Evaluate, output: Run) -> None:
-    """Print, write and draw what is right, and how fast it was found."""
-    from experiments.sequence_tasks import report
-
-    loaded = saved.load(output.directory)
-    task = task_of(options.task, smoke=loaded.options["smoke"])
-    data = integers.generate(task, seed=loaded.options["data_seed"])
-    output.update_metrics({"task": options.task, "longest_in_training": task.train.longest})
-    report.report(loaded, data, task.train.longest, options.beam, output)
-
-
-def task_of(name: TaskName, *, smoke: bool) -> integers.Task:
-    """Return a task; a tiny run's has few sequences."""
-    return dataclasses.replace(TASKS[name], **integers.TINY) if smoke else TASKS[name]
+    report(Run(options.output.directory(options.experiment)), options.task, options.beam)
 
 
 COMMANDS = {"train": train, "evaluate": evaluate}

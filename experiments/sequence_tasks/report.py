@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.data.integers import Sequences
+from experiments.data import integers
+from experiments.data.integers import Sequences, TaskName
 from experiments.data.pairs import Pairs
 from experiments.harness import tables
 from experiments.harness.runs import Run
+from experiments.seq2seq import saved
 from experiments.seq2seq.evaluate import GREEDY, searches, systems
-from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.scoring import Scoring
 from experiments.seq2seq.train import FitOptions, dev_losses
 from experiments.seq2seq.translator import SearchOptions, Translation, Translator
@@ -33,8 +34,11 @@ COLUMNS = {
 Found = Mapping[tuple[str, str], Sequence[Translation]]  # of (system, part), greedily
 
 
-def report(loaded: Saved, data: Sequences, longest: int, beam: int, output: Run) -> None:
+def report(output: Run, name: TaskName, beam: int) -> None:
     """Decode dev and test greedily and by beam search; print, write and draw what is right."""
+    loaded = saved.load(output.directory)
+    task = integers.task(name, smoke=loaded.options["smoke"])
+    data = integers.generate(task, seed=loaded.options["data_seed"])
     parts = {part: getattr(data, part) for part in PARTS}
     encoded = {part: lines.encoded(*loaded.vocabularies) for part, lines in parts.items()}
     losses = {part: dev_losses(pairs, FitOptions(buckets=1)) for part, pairs in encoded.items()}
@@ -63,7 +67,8 @@ def report(loaded: Saved, data: Sequences, longest: int, beam: int, output: Run)
             if row["search"] == GREEDY:
                 found[row["system"], part] = decoded
     lengths = by_length(data, found)
-    output.update_metrics({"scores": rows, "by_length": lengths})
+    metrics = {"task": name, "longest_in_training": task.train.longest}
+    output.update_metrics(metrics | {"scores": rows, "by_length": lengths})
     texts = {name: [each.text for each in found[name, "test"]] for name in chosen}
     output.write_predictions(data.test._asdict() | texts)
     tables.print_table([{COLUMNS[name]: row[name] for name in COLUMNS} for row in rows])
@@ -71,7 +76,7 @@ def report(loaded: Saved, data: Sequences, longest: int, beam: int, output: Run)
     tables.print_table(in_fives(lengths))
     output.clear_figures()
     first = found[next(iter(chosen)), "test"]
-    for name, figure in figures.draw(loaded, data.test, first, lengths, longest):
+    for name, figure in figures.draw(loaded, data.test, first, lengths, task.train.longest):
         output.write_figure(name, figure)
     output.say_where()
 
