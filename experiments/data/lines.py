@@ -11,7 +11,7 @@ PATIENCE = 0.02  # seconds that a line waits for others to come
 
 
 def chunks(stream: IO[str] | None, most: int) -> Iterator[list[str]]:
-    """Yield lists of at most `most` lines, without their ends, none of them held back.
+    """Yield lists of at most `most` lines, without their ends, each as soon as it is there.
 
     A thread reads: what is there already comes together, and a line that comes alone goes alone.
     """
@@ -36,7 +36,7 @@ def chunks(stream: IO[str] | None, most: int) -> Iterator[list[str]]:
 
 
 def as_utf8(stream: IO[str]) -> None:
-    """Make a stream write UTF-8 and line feeds, whatever the machine's settings ask for."""
+    """Make a stream write UTF-8 and line feeds, whatever the machine is set to."""
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
@@ -53,7 +53,7 @@ def _read(stream: IO[str], arrived: queue.Queue) -> None:
 
 
 def _decoded(stream: IO[str]) -> Iterator[str]:
-    """Yield lines as UTF-8, whatever encoding the machine's settings ask for."""
+    """Yield lines as UTF-8, whatever the machine is set to."""
     if not hasattr(stream, "buffer"):
         yield from stream
         return

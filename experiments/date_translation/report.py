@@ -51,7 +51,7 @@ class ExactMatch:
 
 
 def given(texts: Sequence[str], languages: Sequence[str]) -> list[Written]:
-    """Return dates like "de: 17. Mai 2024", whose meaning nobody has told."""
+    """Return dates like "de: 17. Mai 2024", without their meaning."""
     written = []
     for each in texts:
         language, colon, date = each.partition(":")

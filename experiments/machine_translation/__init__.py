@@ -123,8 +123,8 @@ def loaded_task(options: Speed) -> tuple[Corpus, Task]:
 def evaluate(options: Evaluate) -> None:
     """Evaluate a trained model on the test lines of its training, or on other ones.
 
-    What other lines say goes to evaluation/; on those of the training metrics.json says anew what
-    their translations are worth, and how they were made.
+    The numbers of other lines go to evaluation/, those of the training's lines to metrics.json
+    again, with how the translations were made.
     """
     options = tiny(options)
     loaded = options.load(NAME)

@@ -124,7 +124,7 @@ def train(
     if twin:
         chosen[saved.TWIN] = models.twin(options.model, *task.sizes)
     for each in chosen.values():
-        models.parameters(each, *task.sizes)
+        models.parameters(each, *task.sizes)  # refuses what cannot be built
     how = {"resume": options.resume, "checksums": task.checksums}
     output = start(experiment, options, options.output, **how)
     for side in saved.SIDES:
