@@ -131,7 +131,7 @@ def test_resume_after_an_interruption(trained, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(training, "fit", stopping)
     monkeypatch.setattr(figures, "draw", lambda *args: ())
-    monkeypatch.setattr(figures, "of_comparison", lambda compared: ())
+    monkeypatch.setattr(figures, "of_comparison", lambda *compared: ())
     options = ("--smoke", *LANGUAGES, "--name", "cut")
     assert main(tmp_path, *options) == 130
     said = capsys.readouterr()
