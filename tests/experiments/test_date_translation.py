@@ -238,9 +238,9 @@ def test_mistakes_are_said_in_one_line(options, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["train", "--language", "de"], "--language"),
-        (["evaluate", "--languages", "de"], "--languages"),
-        (["evaluate", "1.1.2000"], "1.1.2000"),
+        (["train", "--language", "de"], "--language (applied to"),
+        (["evaluate", "--languages", "de"], "--languages (applied to"),
+        (["evaluate", "1.1.2000"], "Unrecognized options: 1.1.2000"),
         (["--compare-steps", "-1"], "--compare-steps must be at least 0 and finite. Got -1."),
         (["--examples", "0"], "--examples must be positive and finite. Got 0."),
         (["--steps", "0"], "--steps must be positive and finite. Got 0."),
