@@ -26,11 +26,7 @@ from experiments.harness.errors import UserError, as_user_errors, listed, unknow
 from experiments.harness.options import NonNegative
 from experiments.harness.runs import Run, require_same
 from experiments.harness.smoke import RunOptions, tiny
-from experiments.seq2seq import saved
-from experiments.seq2seq import train as engine
-from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.train import FitOptions, Task, TrainOptions
-from experiments.seq2seq.translator import SearchOptions
+from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions, TrainOptions
 
 NAME = "date-translation"
 CHUNK = 64  # lines translated together
@@ -74,6 +70,7 @@ class Train(Evaluate, TrainOptions):
 def train(options: Train) -> None:
     """Train and evaluate the model, then those that it is compared with."""
     from experiments.date_translation import comparison, report
+    from experiments.seq2seq import train as engine
 
     options = tiny(options)
     if options.smoke:
@@ -86,7 +83,7 @@ def train(options: Train) -> None:
     print(f"{len(training):,} dates in {len(languages)} languages and {len(FORMATS)} formats")
     both = dates.vocabularies(training, languages)
     pairs, unseen = (dates.pairs(each, *both) for each in (training, dev))
-    task = Task(*both, engine.batches(pairs, options.fit), unseen)
+    task = engine.Task(*both, engine.batches(pairs, options.fit), unseen)
     exact = report.ExactMatch(unseen, task.target, options.search)
     output = engine.train(NAME, options, task, evaluate=lambda model: {"dev_exact": exact(model)})
     report.report(output, options.dates, options.search)
@@ -110,6 +107,7 @@ def evaluate(options: Evaluate) -> None:
 def translate(options: Translate) -> None:
     """Print the ISO date of each date that is given, or of each line of the standard input."""
     from experiments.date_translation import report
+    from experiments.seq2seq import saved
 
     options = tiny(options)
     loaded = saved.load(options.output.directory(NAME))

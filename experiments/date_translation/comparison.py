@@ -10,9 +10,14 @@ from experiments.harness import tables
 from experiments.harness.runs import Run
 from experiments.seq2seq import models, saved
 from experiments.seq2seq import train as engine
-from experiments.seq2seq.models import ModelOptions, NormalizerName, ScoreName
-from experiments.seq2seq.train import FitOptions, Task
-from experiments.seq2seq.translator import SearchOptions
+from experiments.seq2seq.options import (
+    FitOptions,
+    ModelOptions,
+    NormalizerName,
+    ScoreName,
+    SearchOptions,
+)
+from experiments.seq2seq.train import Task
 
 # score, normalizer; "none" is the model without attention
 ROWS = (

@@ -14,7 +14,8 @@ from experiments.harness import tables
 from experiments.harness.errors import UserError, unknown
 from experiments.harness.runs import Run
 from experiments.seq2seq import saved
-from experiments.seq2seq.translator import SearchOptions, Translator, cut
+from experiments.seq2seq.options import SearchOptions
+from experiments.seq2seq.translator import Translator, cut
 
 BATCH = 512
 LENGTHS = (48,)  # that sources are padded to; then doubled

@@ -1,43 +1,83 @@
 """What translations are worth: scores, BLEU by length, the worst ones, alignments."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.data import parallel_text
 from experiments.data.pairs import Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.harness import tables
-from experiments.harness.runs import Run
+from experiments.harness.errors import UserError
+from experiments.harness.runs import Run, plain
 from experiments.machine_translation import figures
+from experiments.machine_translation.options import Evaluate
 from experiments.seq2seq import alignments
-from experiments.seq2seq.evaluate import Systems, searches
+from experiments.seq2seq.evaluate import load, load_ensemble, searches, systems
 from experiments.seq2seq.figures import learning
 from experiments.seq2seq.saved import Saved
-from experiments.seq2seq.scoring import BleuTokenize, Scoring
-from experiments.seq2seq.translator import SearchOptions, cut
+from experiments.seq2seq.scoring import Scoring
+from experiments.seq2seq.translator import cut
 
+NAME = "machine-translation"
+BLEU_TOKENIZE = "13a"
 MOST_LENGTHS = 8  # groups of source lengths, of about equally many lines
 WORST = 3  # of the worst lines, that are printed
 
 
-def report(
-    corpus: Corpus,
-    loaded: Saved,
-    systems: Systems,
-    search: SearchOptions,
-    tokenize: BleuTokenize,
-    backward: Saved | None,
-    output: Run,
-) -> None:
+class Others(NamedTuple):
+    """Further runs: those of the ensemble, and that of the other direction."""
+
+    ensemble: list[Saved]
+    backward: Saved | None
+
+
+def load_others(options: Evaluate, vocabularies: tuple[Any, Any], corpus: Corpus) -> Others:
+    """Return the further runs of the options; refuse those of other tokens."""
+    ensemble = load_ensemble(NAME, options, vocabularies)
+    if options.backward is None:
+        return Others(ensemble, None)
+    if corpus.gold is None:
+        raise UserError("--backward needs gold alignments: --data greek-english, or the other way.")
+    loaded = load(NAME, options, options.backward)
+    back = [each.checksum for each in loaded.vocabularies[::-1]]
+    if [each.checksum for each in vocabularies] != back or not loaded.attends:
+        what = f"{options.backward} has other vocabularies, the same direction or no attention"
+        raise UserError(f"--backward needs a run of the other direction of this one's. {what}.")
+    return Others(ensemble, loaded)
+
+
+def evaluate(options: Evaluate) -> None:
+    """Evaluate a trained model on the test lines of its training, or on other ones.
+
+    The numbers of other lines go to evaluation/, those of the training's lines to metrics.json
+    again, with how the translations were made.
+    """
+    loaded = load(NAME, options)
+    before = loaded.options["corpus"]
+    corpus = parallel_text.load_test(options.corpus, before)
+    others = load_others(options, loaded.vocabularies, corpus)
+    output, now = Run(loaded.directory), plain(options.corpus.files("test"))
+    if now not in ([None, None], [before["test_source"], before["test_target"]]):
+        output = Run(loaded.directory / "evaluation")
+        output.clear_figures()
+        output.write_metrics({"test": now})
+    report(options, corpus, loaded, others, output)
+
+
+def report(options: Evaluate, corpus: Corpus, loaded: Saved, others: Others, output: Run) -> None:
     """Translate the test lines, the dev lines where there are none; print, write and draw.
 
-    The first system's alignments are drawn; `backward` translates into the other direction.
+    The alignments of the first system, which is the run's own, are drawn.
     """
+    tokenize = options.bleu_tokenize or loaded.options.get("bleu_tokenize") or BLEU_TOKENIZE
+    how = {name: getattr(options, name) for name in ("average", "ensemble", "backward", "search")}
+    chosen = systems(loaded, others.ensemble, average=options.average)
     part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
     scoring = Scoring(loaded.target, tokenize)
     encoded = loaded.source.encode_batch(lines.source)
-    translators = searches(systems, loaded.target, search)
+    translators = searches(chosen, loaded.target, options.search)
     sources = cut(encoded, min(each.most_source for _, each in translators))
     rows, found = [], {}  # of each system, by the widest search
     for row, translator in translators:
@@ -45,15 +85,16 @@ def report(
         texts = [each.text for each in found[row["system"]]]
         rows.append(row | scoring.scores(texts, lines.target))
     texts = {name: [each.text for each in translations] for name, translations in found.items()}
-    first = next(iter(systems))
+    first = next(iter(chosen))
     metrics = {
+        "how": how | {"bleu_tokenize": tokenize},
         "part": part,
         "scores": rows,
         "by_length": by_length(lengths_of(lines.source, encoded), texts, lines.target, scoring),
         "worst": worst(lines, texts[first], scoring),
     }
     if corpus.gold is not None and loaded.attends:
-        metrics["alignment"] = alignments.errors(loaded, corpus.train, corpus.gold, backward)
+        metrics["alignment"] = alignments.errors(loaded, corpus.train, corpus.gold, others.backward)
     output.update_metrics(metrics)
     output.write_predictions({"source": lines.source, "reference": lines.target} | texts)
     print(f"\n{part}: {len(lines.source):,} lines")

@@ -2,6 +2,7 @@
 
 An experiment gives encoded pairs and two vocabularies (`Task`), its options, and what it reports.
 
+options.py      of models, training and search, light enough for --help
 models.py       options → encoder-decoder; its twin of equal size without attention
 train.py        a task → a trained model and its twin in a run's directory
 saved.py        the directory as a model that can be used; vocabularies.py: its vocabularies

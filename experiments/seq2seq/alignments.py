@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from attn_jax import metrics, text
 from experiments.data.pairs import Pairs
 from experiments.seq2seq import ibm_model_1
 from experiments.seq2seq.saved import Saved
@@ -17,8 +21,6 @@ Links = frozenset[tuple[int, int]]
 
 def links(source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> set:
     """Return links between the words of a line and of its translation."""
-    from attn_jax import metrics
-
     if translation.weights is None or not (source.split() and translation.text.split()):
         return set()
     target_words = vocabularies[1].words_of(translation.ids)
@@ -35,8 +37,6 @@ def errors(
     `backward` is a model of the other direction. Its weights times the forward ones are large where
     both agree. (Liang et al. 2006, "Alignment by agreement", multiply posteriors so.)
     """
-    from attn_jax import metrics
-
     tables = {"attention": forced(loaded, lines)}
     if backward is not None:
         tables["attention, backward"] = [each.T for each in forced(backward, lines.swapped())]
@@ -52,12 +52,6 @@ def errors(
 
 def forced(loaded: Saved, lines: Pairs) -> list[np.ndarray]:
     """Return the weights [target words, source words] where the decoder is fed the target."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from attn_jax import text
-
     graphdef, state = nnx.split(loaded.model)
     pairs = lines.encoded(*loaded.vocabularies)
 

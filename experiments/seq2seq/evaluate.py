@@ -2,49 +2,38 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
+from flax import nnx
+
+from attn_jax import text
 from experiments.harness.errors import UserError
-from experiments.harness.options import Positive
-from experiments.harness.smoke import RunOptions
 from experiments.seq2seq import saved
+from experiments.seq2seq.options import SearchOptions, SystemOptions
 from experiments.seq2seq.saved import Saved
-from experiments.seq2seq.translator import SearchOptions, Translator
+from experiments.seq2seq.translator import Translator
 
 ATTENTION, TWIN, GREEDY = "attention", "no attention", "greedy"
 
-Systems = Mapping[str, Sequence[Any]]  # name → the models of an ensemble
+Systems = Mapping[str, Sequence[nnx.Module]]  # name → the models of an ensemble
 
 
-@dataclass(frozen=True)
-class SystemOptions(RunOptions):
-    """The models of a run, and how to search with them."""
+def load(experiment: str, options: SystemOptions, name: str | None = None) -> Saved:
+    """Return the run of the options, or that of another name."""
+    output = dataclasses.replace(options.output, name=name or options.output.name)
+    return saved.load(output.directory(experiment), average=options.average)
 
-    search: SearchOptions = field(default_factory=SearchOptions)
-    average: Positive[int] = 1
-    """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
-    ensemble: tuple[str, ...] = ()
-    """Names of further runs of the same vocabularies, in an ensemble with this one."""
 
-    def load(self, experiment: str) -> Saved:
-        """Return the run of the name."""
-        return saved.load(self.output.directory(experiment), average=self.average)
-
-    def load_others(self, experiment: str, vocabularies: tuple[Any, Any]) -> list[Saved]:
-        """Return the other runs of the ensemble; refuse tokens of different meaning."""
-        others = [self.load_other(experiment, name) for name in self.ensemble]
-        for name, other in zip(self.ensemble, others, strict=True):
-            for side, ours, its in zip(saved.SIDES, vocabularies, other.vocabularies, strict=True):
-                if ours.checksum != its.checksum:
-                    what = f"The {side} vocabulary of {name} is another"
-                    raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
-        return others
-
-    def load_other(self, experiment: str, name: str) -> Saved:
-        """Return the run of another name."""
-        output = dataclasses.replace(self.output, name=name)
-        return dataclasses.replace(self, output=output).load(experiment)
+def load_ensemble(
+    experiment: str, options: SystemOptions, vocabularies: tuple[text.Vocabulary, text.Vocabulary]
+) -> list[Saved]:
+    """Return the further runs of the ensemble; refuse tokens of different meaning."""
+    others = [load(experiment, options, name) for name in options.ensemble]
+    for name, other in zip(options.ensemble, others, strict=True):
+        for side, ours, its in zip(saved.SIDES, vocabularies, other.vocabularies, strict=True):
+            if ours.checksum != its.checksum:
+                what = f"The {side} vocabulary of {name} is another"
+                raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
+    return others
 
 
 def systems(loaded: Saved, others: Sequence[Saved] = (), *, average: int = 1) -> Systems:
@@ -56,14 +45,12 @@ def systems(loaded: Saved, others: Sequence[Saved] = (), *, average: int = 1) ->
 
 
 def searches(
-    systems: Systems, target: Any, options: SearchOptions
+    systems: Systems, target: text.Vocabulary, options: SearchOptions
 ) -> list[tuple[dict[str, str], Translator]]:
     """Return {system, search} and what translates: each system, greedily and by beam search.
 
     The first system's weights are kept, of sources that are not very long.
     """
-    from attn_jax import text
-
     first, found = next(iter(systems)), []
     for system, models in systems.items():
         for beam in sorted({1, options.beam}):

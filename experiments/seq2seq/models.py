@@ -1,87 +1,21 @@
-"""The models: options, the encoder-decoder they mean, its twin without attention."""
+"""The encoder-decoder that options mean, its size, its twin without attention."""
 
 import bisect
 import dataclasses
 import functools
-from dataclasses import dataclass
-from typing import Any, Literal
 
+import jax
+from flax import nnx
+
+from attn_jax import nn, normalizers
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.harness.options import Options, Positive, Rate
+from experiments.seq2seq.options import ModelOptions
 
 NEAR = 0.05  # of its parameters, that a twin may have more or less
 
-ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
-NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
 
-
-@dataclass(frozen=True)
-class ModelOptions(Options):
-    """The encoder-decoder."""
-
-    model: Literal["recurrent", "transformer"] = "recurrent"
-    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes
-    normalizer, features, layers, dropout, heads, hidden, positions and norm of the options here."""
-    score: ScoreName = "additive"
-    """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
-    is the model without attention, which sees one summary of the source at every step."""
-    normalizer: NormalizerName = "softmax"
-    """What turns scores into weights; entmax learns its α."""
-    order: Literal["attend_then_step", "step_then_attend"] = "attend_then_step"
-    """Bahdanau's order, or Luong's, which feeds the last readout into the next step."""
-    encoder: Literal["recurrent", "convolutional"] = "recurrent"
-    """What reads the source."""
-    cell: Literal["gru", "lstm"] = "gru"
-    """The recurrent cell."""
-    embedding: Positive[int] = 128
-    """Features of a token."""
-    features: Positive[int] = 256
-    """Units of each recurrent layer and direction."""
-    layers: Positive[int] = 1
-    """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
-    heads: Positive[int] = 4
-    """Heads of a Transformer's attention."""
-    hidden: Positive[int] | None = None
-    """Units of a Transformer's feed-forward layers. Default: four times `--features`."""
-    positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
-    """How a Transformer knows where a token stands."""
-    norm: Literal["layer", "rms"] = "layer"
-    """How a Transformer normalizes its layers' inputs."""
-    tied: bool = False
-    """Whether the output layer is the target's embeddings."""
-    dropout: Rate = 0.2
-    """Rate on embeddings, between layers and before the output layer."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.model == "transformer":
-            if self.score == "none":
-                raise UserError("--score none needs --model recurrent: a Transformer is attention.")
-            if self.normalizer == "entmax":
-                rule = "whose α is learned, needs --model recurrent; entmax15 has α = 1.5"
-                raise UserError(f"--normalizer entmax, {rule}.")
-            if self.features % self.heads:
-                sizes = f"{self.features}. Got {self.heads}"
-                raise UserError(f"--heads must divide --features, {sizes}.")
-
-    @property
-    def name(self) -> str:
-        """What tells a model from others."""
-        if self.score == "none":
-            return "no attention"
-        score = "transformer" if self.model == "transformer" else self.score
-        return f"{score} × {self.normalizer}"
-
-    def tiny(self) -> "ModelOptions":
-        return dataclasses.replace(self, embedding=16, features=4 * self.heads)
-
-
-def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> Any:
+def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> nnx.Module:
     """Return the `Seq2Seq` for vocabularies of these sizes."""
-    from flax import nnx
-
-    from attn_jax import nn, normalizers
-
     make = normalizers.BY_NAME[options.normalizer]
     normalizer = make(1.5) if options.normalizer == "entmax" else make()
     shared = {"dropout": options.dropout, "rngs": nnx.Rngs(seed)}
@@ -126,9 +60,6 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
 @functools.cache
 def parameters(options: ModelOptions, sources: int, targets: int) -> int:
     """Return how many parameters the model has, without making it."""
-    import jax
-    from flax import nnx
-
     with as_user_errors(ValueError):
         model = nnx.eval_shape(lambda: build(options, sources, targets))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

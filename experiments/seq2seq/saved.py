@@ -10,11 +10,14 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flax import nnx
+
+from attn_jax import text, training
 from experiments.data import vocabularies
 from experiments.harness import runs
 from experiments.harness.errors import UserError, as_user_errors
 from experiments.seq2seq import models
-from experiments.seq2seq.models import ModelOptions
+from experiments.seq2seq.options import ModelOptions
 
 SIDES = ("source", "target")
 TRAINING, TWIN = "training", "training/twin"
@@ -23,14 +26,14 @@ TRAINING, TWIN = "training", "training/twin"
 class Saved(NamedTuple):
     """What a directory holds."""
 
-    model: Any
-    source: Any  # Vocabulary
-    target: Any
+    model: nnx.Module
+    source: text.Vocabulary
+    target: text.Vocabulary
     options: dict[str, Any]  # as config.json has them
     directory: Path
 
     @property
-    def vocabularies(self) -> tuple[Any, Any]:
+    def vocabularies(self) -> tuple[text.Vocabulary, text.Vocabulary]:
         """Source and target."""
         return self.source, self.target
 
@@ -59,7 +62,7 @@ def load(directory: Path, *, average: int = 1) -> Saved:
     return Saved(restored, *both, config["options"], directory)
 
 
-def load_twin(loaded: Saved, *, average: int = 1) -> Any | None:
+def load_twin(loaded: Saved, *, average: int = 1) -> nnx.Module | None:
     """Return the model without attention, None where none was trained."""
     directory, sizes = loaded.directory / TWIN, list(map(len, loaded.vocabularies))
     if not (directory / "checkpoints").is_dir():
@@ -72,14 +75,11 @@ def _model_options(options: dict[str, Any]) -> ModelOptions:
         return ModelOptions(**options.get("model", {}))
 
 
-def _restored(options: ModelOptions, training: Path, sizes: Any, average: int) -> Any:
-    from attn_jax.training import load as load_checkpoint
-    from attn_jax.training import load_average
-
+def _restored(options: ModelOptions, directory: Path, sizes: Any, average: int) -> nnx.Module:
     model = models.build(options, *sizes)
     try:
         if average > 1:
-            return load_average(model, training, average)
-        return load_checkpoint(model, training)
+            return training.load_average(model, directory, average)
+        return training.load(model, directory)
     except ValueError as error:
         raise UserError(re.sub("^count", "--average", str(error))) from error

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-BleuTokenize = Literal["13a", "intl", "char", "zh", "none"]
+from attn_jax import metrics, text
+
 PERFECT = 100.0
 
 
@@ -15,18 +16,14 @@ class Scoring:
     A reference may be in another Unicode form, or have capitals that the vocabulary has not.
     """
 
-    vocabulary: Any
-    tokenize: BleuTokenize = "13a"
+    vocabulary: text.Vocabulary
+    tokenize: str = "13a"
 
     def bleu(self, hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-        from attn_jax import metrics
-
         how = {"tokenize": self.tokenize, "lowercase": self.vocabulary.lowercase}
         return metrics.bleu(*self._normal(hypotheses, references), **how)
 
     def chrf(self, hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-        from attn_jax import metrics
-
         lines = self._normal(hypotheses, references)
         return metrics.chrf(*lines, lowercase=self.vocabulary.lowercase)
 
@@ -38,8 +35,6 @@ class Scoring:
 
     def exact_match(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
         """Return the share of hypotheses that are their references."""
-        from attn_jax import metrics
-
         return metrics.exact_match(*self._normal(hypotheses, references))
 
     def scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:

@@ -1,74 +1,34 @@
 """Training: encoded pairs, models, checkpoints, and the best one by the loss on held-out pairs."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import optax
+from flax import nnx
+
+from attn_jax import metrics, text
+from attn_jax.training import Fit
 from experiments.data.pairs import Pairs
 from experiments.harness import training
 from experiments.harness.errors import as_user_errors
-from experiments.harness.options import NonNegative, Options, Positive, Rate
 from experiments.harness.runs import Run, start
-from experiments.harness.smoke import RunOptions
 from experiments.seq2seq import models, saved
-from experiments.seq2seq.models import ModelOptions
+from experiments.seq2seq.options import FitOptions, ModelOptions, TrainOptions
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
-
-
-@dataclass(frozen=True)
-class FitOptions(Options):
-    """How to train."""
-
-    steps: Positive[int] = 4000
-    """Training steps."""
-    learning_rate: Positive[float] = 2e-3
-    """Adam's, after a warm-up, falling along a cosine to nearly 0."""
-    warmup: NonNegative[int] = 200
-    """Steps of warm-up."""
-    batch_size: Positive[int] = 128
-    """Pairs in a batch; all there are where those are fewer."""
-    batch_tokens: Positive[int] | None = None
-    """In its place: the most target tokens in a batch, padding included, so that there are more
-    pairs of short lines in one than of long lines."""
-    label_smoothing: Rate = 0.0
-    """Mass that the target distribution spreads over the whole vocabulary."""
-    clip_norm: Positive[float] = 1.0
-    """Largest norm of a gradient."""
-    evaluate_every: Positive[int] = 500
-    """Steps between evaluations on the dev side."""
-    buckets: Positive[int] = 6
-    """The most padded shapes: each is compiled once."""
-    keep: Positive[int] = 5
-    """Checkpoints that stay, for --average; there is one at each evaluation."""
-    seed: NonNegative[int] = 0
-    """Seed of parameters, order and dropout."""
-
-    def tiny(self) -> "FitOptions":
-        small = {"batch_size": 16, "evaluate_every": 10, "buckets": 1}
-        return dataclasses.replace(self, steps=min(self.steps or 20, 20), **small)
-
-
-@dataclass(frozen=True)
-class TrainOptions(RunOptions):
-    """Train a model."""
-
-    model: ModelOptions = field(default_factory=ModelOptions)
-    fit: FitOptions = field(default_factory=FitOptions)
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
 
 @dataclass(frozen=True)
 class Task:
     """What models are trained on: batches, pairs held out of them, the vocabularies of both."""
 
-    source: Any
-    target: Any
-    batches: Any
+    source: text.Vocabulary
+    target: text.Vocabulary
+    batches: text.PairBatches
     dev: Pairs | None
 
     @property
@@ -83,13 +43,13 @@ class Task:
         return names | {"training pairs": self.batches.get_state()["checksum"]}
 
 
-def batches(pairs: Pairs, options: FitOptions, *, max_length: int | None = None) -> Any:
+def batches(
+    pairs: Pairs, options: FitOptions, *, max_length: int | None = None
+) -> text.PairBatches:
     """Return endless batches of the pairs to train on, none larger than what is left of these.
 
     A pair without a target, or with a side longer than `max_length`, is left out.
     """
-    from attn_jax import text
-
     size = {"batch_tokens": options.batch_tokens}
     if options.batch_tokens is None:
         longest = float("inf") if max_length is None else max_length
@@ -101,7 +61,7 @@ def batches(pairs: Pairs, options: FitOptions, *, max_length: int | None = None)
         return text.PairBatches(*pairs, **size, **shapes, seed=options.seed)
 
 
-def facts(batches: Any) -> dict[str, Any]:
+def facts(batches: text.PairBatches) -> dict[str, Any]:
     """Return what is trained on, what is left out, and which part of it all is no padding."""
     names = ("without_target", "too_long", "real_fraction")
     return {"pairs": batches.size} | {name: getattr(batches, name) for name in names}
@@ -113,7 +73,7 @@ def train(
     task: Task,
     *,
     twin: bool = False,
-    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    evaluate: Callable[[nnx.Module], dict[str, float]] | None = None,
 ) -> Run:
     """Train the model, and with `twin` its twin; return the run's directory, for `saved.load`.
 
@@ -145,16 +105,12 @@ def fit(
     task: Task,
     directory: Path,
     *,
-    evaluate: Callable[[Any], dict[str, float]] | None = None,
-) -> Any:
-    """Return the `training.Fit` whose model has the lowest dev loss, the last where no dev is.
+    evaluate: Callable[[nnx.Module], dict[str, float]] | None = None,
+) -> Fit:
+    """Return the fit whose model has the lowest dev loss, the last where no dev is.
 
     An interrupted training goes on where it was.
     """
-    import optax
-
-    from attn_jax import text
-
     print(f"{models.described(model, *task.sizes)}, {options.steps:,} steps")
     dev_loss = task.dev and dev_losses(task.dev, options)
 
@@ -185,13 +141,8 @@ def fit(
     )
 
 
-def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, float]]:
+def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[nnx.Module], dict[str, float]]:
     """Return model -> mean loss, perplexity and accuracy on held-out pairs."""
-    import jax
-    from flax import nnx
-
-    from attn_jax import metrics, text
-
     padded = text.padded_batches(
         *dev, batch_size=options.batch_size, batch_positions=POSITIONS, buckets=options.buckets
     )
@@ -200,7 +151,7 @@ def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[Any], dict[str, flo
     def loss_of(graphdef, state, batch):
         return nnx.merge(graphdef, state).loss(batch, start=text.START)
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: nnx.Module) -> dict[str, float]:
         total, right, tokens = 0.0, 0.0, 0
         for each in padded:
             loss, numbers = loss_of(*nnx.split(model), each.batch)

@@ -1,43 +1,19 @@
 """Sources to translations, in order: greedy or beam search, one model or several, alignments."""
 
-import dataclasses
 import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from experiments.harness.errors import UserError
-from experiments.harness.options import NonNegative, Options, Positive
+from attn_jax import decoding, text
+from experiments.seq2seq.options import SearchOptions
 from experiments.seq2seq.train import POSITIONS
-
-
-@dataclass(frozen=True)
-class SearchOptions(Options):
-    """How to search for a translation."""
-
-    beam: Positive[int] = 1
-    """Hypotheses kept at each step; 1 is greedy."""
-    n_best: int = 1
-    """Translations of each line."""
-    length_penalty: NonNegative[float] = 0.6
-    """Exponent of GNMT's length penalty."""
-    longest: Positive[float] = 2.0
-    """The most target tokens for each source token, plus 10."""
-    max_source: Positive[int] = 1000
-    """The longest source, in tokens: a longer one is cut, and its line is named."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not 1 <= self.n_best <= self.beam:
-            raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
-
-    def tiny(self) -> "SearchOptions":
-        beam = min(self.beam, 2)
-        return dataclasses.replace(self, beam=beam, n_best=min(self.n_best, beam))
 
 
 class Translation(NamedTuple):
@@ -65,24 +41,20 @@ class Translator:
 
     def __init__(
         self,
-        models: Sequence[Any],
-        target: Any,
-        options: SearchOptions = SearchOptions(),
+        models: Sequence[nnx.Module],
+        target: text.Vocabulary,
+        options: SearchOptions,
         *,
         batch_size: int = 128,
         positions: int = POSITIONS,
-        lengths: Sequence[int] | None = None,
+        lengths: Sequence[int] = text.LENGTHS,
         align_up_to: float = math.inf,
-        forbidden: tuple[int, ...] | None = None,
+        forbidden: tuple[int, ...] = (text.PAD, text.START),
     ):
-        from attn_jax import text
-
         self.models, self.target, self.options = models, target, options
         self.align_up_to = align_up_to
-        self.forbidden = (text.PAD, text.START) if forbidden is None else forbidden
-        self.batch_size = batch_size
-        self.batches = {"batch_size": batch_size, "batch_positions": positions}
-        self.batches |= {"lengths": text.LENGTHS if lengths is None else lengths}
+        self.forbidden, self.batch_size = forbidden, batch_size
+        self.batches = {"batch_positions": positions, "lengths": lengths}
 
     @property
     def most_source(self) -> int:
@@ -91,12 +63,8 @@ class Translator:
 
     def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
         """Return the n best translations of each encoded source."""
-        from flax import nnx
-
-        from attn_jax import text
-
         search = functools.partial(self._search, [nnx.split(model)[1] for model in self.models])
-        found = text.padded_search(search, sources, **self.batches)
+        found = text.padded_search(search, sources, batch_size=self.batch_size, **self.batches)
         return [
             [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
             if len(source)
@@ -117,12 +85,6 @@ class Translator:
 
     @functools.cached_property
     def _search(self) -> Any:
-        import jax
-        import jax.numpy as jnp
-        from flax import nnx
-
-        from attn_jax import decoding, text
-
         graphdefs = [nnx.split(model)[0] for model in self.models]
         most = min(each.most_positions for each in self.models)
         options = self.options

@@ -24,9 +24,8 @@ from experiments.data.integers import TaskName
 from experiments.harness.options import NonNegative, Positive
 from experiments.harness.runs import Run, require_same
 from experiments.harness.smoke import RunOptions, tiny
-from experiments.seq2seq import train as engine
-from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.train import TrainOptions
+from experiments.seq2seq import options as shared
+from experiments.seq2seq.options import ModelOptions, TrainOptions
 
 NAME = "sequence-tasks"
 MODEL = ModelOptions(
@@ -40,7 +39,7 @@ MODEL = ModelOptions(
 
 
 @dataclass(frozen=True)
-class FitOptions(engine.FitOptions):
+class FitOptions(shared.FitOptions):
     """How to train."""
 
     steps: Positive[int] | None = None
@@ -83,6 +82,7 @@ class Train(Evaluate, TrainOptions):
 
 def train(options: Train) -> None:
     """Train a model, and its twin with --twin; evaluate."""
+    from experiments.seq2seq import train as engine
     from experiments.sequence_tasks.report import report
 
     options = tiny(options)

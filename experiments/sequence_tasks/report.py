@@ -14,9 +14,10 @@ from experiments.harness import tables
 from experiments.harness.runs import Run
 from experiments.seq2seq import saved
 from experiments.seq2seq.evaluate import GREEDY, searches, systems
+from experiments.seq2seq.options import FitOptions, SearchOptions
 from experiments.seq2seq.scoring import Scoring
-from experiments.seq2seq.train import FitOptions, dev_losses
-from experiments.seq2seq.translator import SearchOptions, Translation, Translator
+from experiments.seq2seq.train import dev_losses
+from experiments.seq2seq.translator import Translation, Translator
 from experiments.sequence_tasks import figures
 
 PARTS = ("dev", "test")

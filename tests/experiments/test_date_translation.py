@@ -17,8 +17,7 @@ from experiments.date_translation import figures, report
 from experiments.date_translation.comparison import FEW_ROWS, ROWS
 from experiments.harness import glyphs
 from experiments.seq2seq import models
-from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.translator import SearchOptions
+from experiments.seq2seq.options import ModelOptions, SearchOptions
 
 LANGUAGES = ("--languages", "de", "ar", "ru")
 FEW = ["-".join(row) for row in FEW_ROWS]

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attn_jax.text import END, START
-from experiments.seq2seq.models import ModelOptions
+from experiments.seq2seq.options import ModelOptions
 
 
 class Twin(nn.Module):

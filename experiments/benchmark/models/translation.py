@@ -18,9 +18,9 @@ from attn_jax.training import step
 from experiments.benchmark.timing import interleaved
 from experiments.data.parallel_text import Corpus
 from experiments.seq2seq import models
-from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.train import FitOptions, Task
-from experiments.seq2seq.translator import SearchOptions, Translator
+from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
+from experiments.seq2seq.train import Task
+from experiments.seq2seq.translator import Translator
 
 BATCHES, LINES = 12, 1000
 SECONDS = 30  # of each in interleaved rounds

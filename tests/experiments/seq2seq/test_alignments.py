@@ -9,9 +9,11 @@ from attn_jax import metrics, text
 from experiments.data.pairs import NOTHING, Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.harness.errors import UserError
-from experiments.machine_translation import Evaluate, opposite
+from experiments.machine_translation.options import Evaluate
+from experiments.machine_translation.report import load_others
 from experiments.seq2seq import alignments, saved
-from experiments.seq2seq.models import ModelOptions, build
+from experiments.seq2seq.models import build
+from experiments.seq2seq.options import ModelOptions
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translation
 from experiments.seq2seq.words import word_weights
@@ -64,10 +66,10 @@ def test_a_corpus_of_the_other_direction_has_its_links_swapped():
 def test_only_the_other_direction_is_taken_for_it(monkeypatch):
     monkeypatch.setattr(saved, "load", lambda directory, **_: RUNS[directory.name])
     options = Evaluate(backward="back")
-    assert opposite(options, FORWARD.vocabularies, CORPUS) is BACKWARD
+    assert load_others(options, FORWARD.vocabularies, CORPUS).backward is BACKWARD
     options = Evaluate(backward="again")
     with pytest.raises(UserError, match=r"--backward needs a run of the other direction.*again"):
-        opposite(options, FORWARD.vocabularies, CORPUS)
+        load_others(options, FORWARD.vocabularies, CORPUS)
 
 
 def test_weights_of_a_words_tokens():

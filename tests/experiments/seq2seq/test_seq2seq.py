@@ -10,9 +10,9 @@ from attn_jax.nn import TransformerSeq2Seq
 from experiments.data.pairs import Pairs
 from experiments.harness.errors import UserError
 from experiments.seq2seq import models, train
-from experiments.seq2seq.models import ModelOptions
-from experiments.seq2seq.train import FitOptions, Task
-from experiments.seq2seq.translator import SearchOptions, Translator, cut
+from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
+from experiments.seq2seq.train import Task
+from experiments.seq2seq.translator import Translator, cut
 from tests.tolerance import assert_close
 
 # Models

@@ -1,0 +1,153 @@
+"""The options of models, of their training and of the search: light, since `--help` shows them."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from experiments.harness.errors import UserError
+from experiments.harness.options import NonNegative, Options, Positive, Rate
+from experiments.harness.smoke import RunOptions
+
+ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
+NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
+BleuTokenize = Literal["13a", "intl", "char", "zh", "none"]
+
+
+@dataclass(frozen=True)
+class ModelOptions(Options):
+    """The encoder-decoder."""
+
+    model: Literal["recurrent", "transformer"] = "recurrent"
+    """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes
+    normalizer, features, layers, dropout, heads, hidden, positions and norm of the options here."""
+    score: ScoreName = "additive"
+    """How decoder and source are compared: additive is Bahdanau's, bilinear Luong's "general"; none
+    is the model without attention, which sees one summary of the source at every step."""
+    normalizer: NormalizerName = "softmax"
+    """What turns scores into weights; entmax learns its α."""
+    order: Literal["attend_then_step", "step_then_attend"] = "attend_then_step"
+    """Bahdanau's order, or Luong's, which feeds the last readout into the next step."""
+    encoder: Literal["recurrent", "convolutional"] = "recurrent"
+    """What reads the source."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """The recurrent cell."""
+    embedding: Positive[int] = 128
+    """Features of a token."""
+    features: Positive[int] = 256
+    """Units of each recurrent layer and direction."""
+    layers: Positive[int] = 1
+    """Recurrent layers, or convolutions, in the encoder; recurrent layers in the decoder."""
+    heads: Positive[int] = 4
+    """Heads of a Transformer's attention."""
+    hidden: Positive[int] | None = None
+    """Units of a Transformer's feed-forward layers. Default: four times `--features`."""
+    positions: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"
+    """How a Transformer knows where a token stands."""
+    norm: Literal["layer", "rms"] = "layer"
+    """How a Transformer normalizes its layers' inputs."""
+    tied: bool = False
+    """Whether the output layer is the target's embeddings."""
+    dropout: Rate = 0.2
+    """Rate on embeddings, between layers and before the output layer."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model == "transformer":
+            if self.score == "none":
+                raise UserError("--score none needs --model recurrent: a Transformer is attention.")
+            if self.normalizer == "entmax":
+                rule = "whose α is learned, needs --model recurrent; entmax15 has α = 1.5"
+                raise UserError(f"--normalizer entmax, {rule}.")
+            if self.features % self.heads:
+                sizes = f"{self.features}. Got {self.heads}"
+                raise UserError(f"--heads must divide --features, {sizes}.")
+
+    @property
+    def name(self) -> str:
+        """What tells a model from others."""
+        if self.score == "none":
+            return "no attention"
+        score = "transformer" if self.model == "transformer" else self.score
+        return f"{score} × {self.normalizer}"
+
+    def tiny(self) -> "ModelOptions":
+        return dataclasses.replace(self, embedding=16, features=4 * self.heads)
+
+
+@dataclass(frozen=True)
+class FitOptions(Options):
+    """How to train."""
+
+    steps: Positive[int] = 4000
+    """Training steps."""
+    learning_rate: Positive[float] = 2e-3
+    """Adam's, after a warm-up, falling along a cosine to nearly 0."""
+    warmup: NonNegative[int] = 200
+    """Steps of warm-up."""
+    batch_size: Positive[int] = 128
+    """Pairs in a batch; all there are where those are fewer."""
+    batch_tokens: Positive[int] | None = None
+    """In its place: the most target tokens in a batch, padding included, so that there are more
+    pairs of short lines in one than of long lines."""
+    label_smoothing: Rate = 0.0
+    """Mass that the target distribution spreads over the whole vocabulary."""
+    clip_norm: Positive[float] = 1.0
+    """Largest norm of a gradient."""
+    evaluate_every: Positive[int] = 500
+    """Steps between evaluations on the dev side."""
+    buckets: Positive[int] = 6
+    """The most padded shapes: each is compiled once."""
+    keep: Positive[int] = 5
+    """Checkpoints that stay, for --average; there is one at each evaluation."""
+    seed: NonNegative[int] = 0
+    """Seed of parameters, order and dropout."""
+
+    def tiny(self) -> "FitOptions":
+        small = {"batch_size": 16, "evaluate_every": 10, "buckets": 1}
+        return dataclasses.replace(self, steps=min(self.steps or 20, 20), **small)
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Train a model."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    fit: FitOptions = field(default_factory=FitOptions)
+    resume: bool = False
+    """Go on with an interrupted run of this name and these options."""
+
+
+@dataclass(frozen=True)
+class SearchOptions(Options):
+    """How to search for a translation."""
+
+    beam: Positive[int] = 1
+    """Hypotheses kept at each step; 1 is greedy."""
+    n_best: int = 1
+    """Translations of each line."""
+    length_penalty: NonNegative[float] = 0.6
+    """Exponent of GNMT's length penalty."""
+    longest: Positive[float] = 2.0
+    """The most target tokens for each source token, plus 10."""
+    max_source: Positive[int] = 1000
+    """The longest source, in tokens: a longer one is cut, and its line is named."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.n_best <= self.beam:
+            raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
+
+    def tiny(self) -> "SearchOptions":
+        beam = min(self.beam, 2)
+        return dataclasses.replace(self, beam=beam, n_best=min(self.n_best, beam))
+
+
+@dataclass(frozen=True)
+class SystemOptions(RunOptions):
+    """The models of a run, and how to search with them."""
+
+    search: SearchOptions = field(default_factory=SearchOptions)
+    average: Positive[int] = 1
+    """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
+    ensemble: tuple[str, ...] = ()
+    """Names of further runs of the same vocabularies, in an ensemble with this one."""
