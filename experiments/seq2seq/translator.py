@@ -52,9 +52,8 @@ class Translator:
         forbidden: tuple[int, ...] = (text.PAD, text.START),
     ):
         self.models, self.target, self.options = models, target, options
-        self.align_up_to = align_up_to
-        self.forbidden, self.batch_size = forbidden, batch_size
-        self.batches = {"batch_positions": positions, "lengths": lengths}
+        self.align_up_to, self.forbidden = align_up_to, forbidden
+        self.batches = {"batch_size": batch_size, "batch_positions": positions, "lengths": lengths}
 
     @property
     def most_source(self) -> int:
@@ -64,7 +63,7 @@ class Translator:
     def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
         """Return the n best translations of each encoded source."""
         search = functools.partial(self._search, [nnx.split(model)[1] for model in self.models])
-        found = text.padded_search(search, sources, batch_size=self.batch_size, **self.batches)
+        found = text.padded_search(search, sources, **self.batches)
         return [
             [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
             if len(source)
