@@ -9,6 +9,6 @@ saved.py        the directory as a model that can be used; vocabularies.py: its 
 translator.py   sources → translations in order: greedy or beam search, ensembles, weights
 evaluate.py     the systems of a run, and the searches that each is evaluated with
 scoring.py      translations compared with references
-alignments.py   links between words, by attention (words.py) and by IBM model 1 (ibm_model_1.py)
+alignments.py   links between words, by attention and by IBM model 1 (ibm_model_1.py)
 figures.py      weights as a heat map, the learning curve
 """

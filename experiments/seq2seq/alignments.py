@@ -14,7 +14,6 @@ from experiments.seq2seq import ibm_model_1
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.train import POSITIONS
 from experiments.seq2seq.translator import Translation
-from experiments.seq2seq.words import word_weights
 
 Links = frozenset[tuple[int, int]]
 
@@ -23,10 +22,12 @@ def links(source: str, translation: Translation, vocabularies: tuple[Any, Any]) 
     """Return links between the words of a line and of its translation."""
     if translation.weights is None or not (source.split() and translation.text.split()):
         return set()
-    target_words = vocabularies[1].words_of(translation.ids)
-    source_words = vocabularies[0].words(source)[: translation.weights.shape[1]]
-    weights = translation.weights[: len(target_words)]
-    return metrics.hard_alignment(word_weights(weights, source_words, target_words))
+    words = {
+        "source_words": vocabularies[0].words(source)[: translation.weights.shape[1]],
+        "target_words": vocabularies[1].words_of(translation.ids),
+    }
+    weights = translation.weights[: len(words["target_words"])]
+    return metrics.hard_alignment(metrics.merge_weights(weights, **words))
 
 
 def errors(
@@ -64,10 +65,10 @@ def forced(loaded: Saved, lines: Pairs) -> list[np.ndarray]:
     padded = text.padded_batches(*pairs, batch_positions=POSITIONS, buckets=8)
     found = text.in_order(padded, [np.asarray(weights(state, **each.batch)) for each in padded])
     return [
-        word_weights(
+        metrics.merge_weights(
             table[: len(target_ids), : len(source_ids)],
-            loaded.source.words(source),
-            loaded.target.words(target),
+            source_words=loaded.source.words(source),
+            target_words=loaded.target.words(target),
         )
         for table, source, target, source_ids, target_ids in zip(found, *lines, *pairs, strict=True)
     ]

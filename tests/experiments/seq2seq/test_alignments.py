@@ -16,7 +16,6 @@ from experiments.seq2seq.models import build
 from experiments.seq2seq.options import ModelOptions
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translation
-from experiments.seq2seq.words import word_weights
 
 LINES = Pairs(["αβ γ", "γ", ""], ["c a", "a b c", "b"])
 GOLD = (frozenset({(0, 1), (1, 0)}), frozenset({(0, 0)}), frozenset())
@@ -70,23 +69,6 @@ def test_only_the_other_direction_is_taken_for_it(monkeypatch):
     options = Evaluate(backward="again")
     with pytest.raises(UserError, match=r"--backward needs a run of the other direction.*again"):
         load_others(options, FORWARD.vocabularies, CORPUS)
-
-
-def test_weights_of_a_words_tokens():
-    weights = np.array([[0.2, 0.3, 0.5], [0.6, 0.0, 0.4]])
-    table = word_weights(weights, [0, 0, 1], [0, 0])
-    np.testing.assert_allclose(table, [[0.55, 0.45]])
-
-
-def test_links_add_up_over_the_tokens_of_a_word():
-    """Two source tokens of 0.3 outweigh one of 0.4."""
-    weights = np.array([[0.3, 0.3, 0.4], [0.0, 0.1, 0.9]])
-    for words, expected in (
-        (word_weights(weights, [0, 0, 1], [0, 1]), {(0, 0), (1, 1)}),
-        (word_weights(weights, [0, 1, 2], [0, 0]), {(2, 0)}),
-        (word_weights(weights[:, :0], [], [0, 0]), set()),
-    ):
-        assert metrics.hard_alignment(words) == expected
 
 
 def test_links_of_a_translation_are_between_words():
