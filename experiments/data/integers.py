@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.data.pairs import Pairs
+from experiments.data.pairs import Pairs, Parts
 
 TaskName = Literal["reverse", "copy", "sort"]
 
@@ -68,16 +68,8 @@ def task(name: TaskName, *, smoke: bool) -> Task:
     return dataclasses.replace(TASKS[name], **TINY) if smoke else TASKS[name]
 
 
-class Sequences(NamedTuple):
-    """The three parts of a task, as text: integers parted by spaces."""
-
-    train: Pairs
-    dev: Pairs
-    test: Pairs
-
-
-def generate(task: Task, *, seed: int) -> Sequences:
-    """Return all parts; each is a pure function of its definition and the seed.
+def generate(task: Task, *, seed: int) -> Parts:
+    """Return lines of integers; each part is a pure function of its definition and the seed.
 
     >>> import dataclasses
     >>> few = dataclasses.replace(TASKS["sort"], train=Part(1, 3))
@@ -85,7 +77,7 @@ def generate(task: Task, *, seed: int) -> Sequences:
     Pairs(source=['6 5 2'], target=['2 5 6'])
     """
     parts = (task.train, task.dev, task.test)
-    return Sequences(*(_pairs(task, part, [seed, place]) for place, part in enumerate(parts)))
+    return Parts(*(_pairs(task, part, [seed, place]) for place, part in enumerate(parts)))
 
 
 def _pairs(task: Task, part: Part, seed: Any) -> Pairs:

@@ -19,3 +19,11 @@ class Pairs(NamedTuple):
 
 
 NOTHING = Pairs([], [])
+
+
+class Parts(NamedTuple):
+    """Pairs to train on, to choose the best checkpoint by, and to test on."""
+
+    train: Pairs
+    dev: Pairs
+    test: Pairs

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments.data import integers
-from experiments.data.integers import Sequences, TaskName
-from experiments.data.pairs import Pairs
+from experiments.data.integers import TaskName
+from experiments.data.pairs import Pairs, Parts
 from experiments.harness import tables
 from experiments.harness.runs import Run
 from experiments.seq2seq import saved
@@ -95,7 +95,7 @@ def timed(
     return best, len(sources) / min(seconds)
 
 
-def by_length(data: Sequences, found: Found) -> list[dict[str, Any]]:
+def by_length(data: Parts, found: Found) -> list[dict[str, Any]]:
     """Return the exact match of each system at each length, over dev and test."""
     length = np.array([len(line.split()) for line in (*data.dev.source, *data.test.source)])
     right = {
