@@ -49,6 +49,8 @@ def compare(
     same = all(getattr(options, name) == value for name, value in BAHDANAU.items())
     if same and importlib.util.find_spec("torch"):
         calls["PyTorch"] = in_torch(options, task.sizes, batches, lines, fit)
+    for call in itertools.chain(*calls.values()):
+        call()  # compiles
     trained, translated = (
         np.median(interleaved(each, SECONDS), axis=1) for each in zip(*calls.values(), strict=True)
     )
