@@ -5,7 +5,7 @@ An experiment gives encoded pairs and two vocabularies (`Task`), its options, an
 options.py      of models, training and search, light enough for --help
 models.py       options → encoder-decoder; its twin of equal size without attention
 train.py        a task → a trained model and its twin in a run's directory
-saved.py        the directory as a model that can be used; vocabularies.py: its vocabularies
+saved.py        the directory as a model that can be used
 translator.py   sources → translations in order: greedy or beam search, ensembles, weights
 evaluate.py     the systems of a run, and the searches that each is evaluated with
 scoring.py      translations compared with references

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from attn_jax import text
-from attn_jax.training import step
+from experiments.benchmark.models import training_step
 from experiments.benchmark.timing import interleaved
 from experiments.data.parallel_text import Corpus
 from experiments.seq2seq import models
@@ -70,12 +70,11 @@ def training(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Calla
     optimizer = optax.chain(
         optax.clip_by_global_norm(fit.clip_norm), optax.adam(fit.learning_rate, b2=0.98)
     )
-    state = step.initial_state(model, optimizer, fit.seed)
 
     def loss(model, batch, rng):
         return model.loss(batch, start=text.START, label_smoothing=fit.label_smoothing, rng=rng)
 
-    one = step.make_step(step.split(model)[0], loss, optimizer, None)
+    one, state = training_step.compiled(model, loss, optimizer, fit.seed)
     largest = max(batches, key=lambda batch: batch["target"].size)
     start = time.perf_counter()
     one.lower(state, largest).compile()
