@@ -396,7 +396,7 @@ def test_cudnn_is_asked_without_blocks(monkeypatch):
     """Where so many heads stream they get smaller blocks, which cuDNN does not know."""
     asked = []
 
-    def spy(query, key, value, *, block_size=None, **slots):
+    def spy(query, key, value, slots, *, block_size=None, **_):
         asked.append((query.shape, block_size))
         return value
 
