@@ -147,11 +147,11 @@ def on_a_grid(mask, start):
 def assert_known(blocks, whole):
     """No block with a pair is left out, no pair is let through unseen."""
     whole = np.asarray(whole)
-    for a, b in np.ndindex(blocks["some"].shape):
+    for a, b in np.ndindex(blocks["any"].shape):
         block = whole[2 * a : 2 * a + 2, 3 * b : 3 * b + 3]
-        maybe = True if blocks["maybe"] is None else blocks["maybe"][a, b]
-        assert not block.any() or (blocks["some"][a, b] and maybe)
-        assert block.all() or not blocks["every"][a, b]
+        maybe = True if blocks["runtime_any"] is None else blocks["runtime_any"][a, b]
+        assert not block.any() or (blocks["any"][a, b] and maybe)
+        assert block.all() or not blocks["all"][a, b]
 
 
 @pytest.mark.parametrize("x64", [False, True])
