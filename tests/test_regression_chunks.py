@@ -59,13 +59,13 @@ def odd_pairs(i, j):
 
 CASES = {
     "softmax": {},
-    "softmax function": {"normalizer": softmax, "score": Kernel(bandwidth=jnp.array([0.7, 1.9]))},
+    "softmax function": {"normalizer": softmax, "score": Kernel(bandwidth=np.array([0.7, 1.9]))},
     "compact": {"score": Kernel(kernels.biweight, 0.6)},
     "masked": {"mask": odd_pairs},
     "masked compact": {"mask": odd_pairs, "score": Kernel(kernels.boxcar, 0.8)},
     "sink": {"normalizer": Softmax(3.0)},
     "sparsemax": {"normalizer": Sparsemax(), "mask": masks.Causal(1)},
-    "entmax": {"normalizer": Entmax(jnp.array(1.4)), "score": Kernel(kernels.tricube, 0.9)},
+    "entmax": {"normalizer": Entmax(np.array(1.4)), "score": Kernel(kernels.tricube, 0.9)},
     "sigmoid": {"normalizer": Sigmoid(-0.4)},
     "lines": {"degree": 1},
     "compact lines": {"degree": 1, "score": Kernel(kernels.epanechnikov, 0.9)},
@@ -76,7 +76,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_are_the_smoother_and_its_derivatives(name, both_ways):
     options = {"score": Kernel(bandwidth=0.7)} | CASES[name]
-    kernel, bandwidth = options["score"].kernel, jnp.asarray(options.pop("score").bandwidth)
+    kernel, bandwidth = options["score"].kernel, np.asarray(options.pop("score").bandwidth)
 
     def total(query, key, value, bandwidth):
         score = Kernel(kernel, bandwidth)
@@ -84,8 +84,8 @@ def test_chunks_are_the_smoother_and_its_derivatives(name, both_ways):
         return jnp.sum(predicted * ALONG), predicted
 
     def numbers():
-        arguments = jnp.asarray(QUERY), jnp.asarray(KEY), jnp.asarray(VALUE), bandwidth
-        return jax.jit(jax.value_and_grad(total, (0, 1, 2, 3), has_aux=True))(*arguments)
+        derivatives = jax.jit(jax.value_and_grad(total, (0, 1, 2, 3), has_aux=True))
+        return derivatives(QUERY, KEY, VALUE, bandwidth)
 
     assert_trees_close(*both_ways(numbers))
 
@@ -103,12 +103,12 @@ def test_outside_in_chunks(outside, degree, both_ways):
 
     def numbers():
         def total(value):
-            return jnp.sum(kernel_regression(query, key, value, **options) * ALONG)
+            predicted = kernel_regression(query, key, value, **options)
+            return jnp.sum(predicted * ALONG), predicted
 
-        predict = jax.jit(kernel_regression, static_argnames=("outside", "degree"))
-        return predict(query, key, VALUE, **options), jax.jit(jax.grad(total))(VALUE)
+        return jax.jit(jax.grad(total, has_aux=True))(VALUE)
 
-    (got, got_slope), (expected, expected_slope) = both_ways(numbers)
+    (got_slope, got), (expected_slope, expected) = both_ways(numbers)
     assert_close(got, expected)
     if outside != "nan":  # whose derivative is NaN or 0
         assert_close(got_slope, expected_slope)
@@ -117,22 +117,22 @@ def test_outside_in_chunks(outside, degree, both_ways):
 
 
 def test_higher_derivatives_and_vmap_in_chunks(both_ways):
-    along = jnp.array([0.3, -0.7])
+    along = np.array([0.3, -0.7])
 
     def total(bandwidth, value):
         score = Kernel(kernels.triweight, bandwidth)
         return jnp.sum(kernel_regression(QUERY, KEY, value, score=score)[:, 0] ** 2)
 
     def numbers():
-        bandwidth = jnp.array([0.9, 1.3])
+        @jax.jit
+        def moved_and_each(bandwidth, values):
+            def slope(bandwidth):
+                return jax.grad(total)(bandwidth, values[0])
 
-        def slope(bandwidth):
-            return jax.grad(total)(bandwidth, jnp.asarray(VALUE))
+            moved = jax.jvp(slope, (bandwidth,), (along,))
+            return moved, jax.vmap(jax.grad(total), (None, 0))(bandwidth, values)
 
-        moved = jax.jit(lambda b: jax.jvp(slope, (b,), (along,)))(bandwidth)
-        values = jnp.stack([VALUE, -2 * VALUE])
-        each = jax.jit(jax.vmap(jax.grad(total), (None, 0)))(bandwidth, values)
-        return moved, each
+        return moved_and_each(np.array([0.9, 1.3]), np.stack([VALUE, -2 * VALUE]))
 
     assert_trees_close(*both_ways(numbers))
 
@@ -213,8 +213,8 @@ def test_gradient_of_the_error_of_some_rows(both_ways):
             return regression.leave_one_out_error(KEY, VALUE, rows=rows, score=score)
 
         slope = jax.jit(jax.grad(error))
-        parts = [slope(1.3, jnp.array(rows)) for rows in ([0, 7, 3], [1, 2, 12])]
-        return sum(parts) / 2, slope(1.3, jnp.array([2, 12, 0, 3, 1, 7]))
+        parts = [slope(1.3, np.array(2 * rows)) for rows in ([0, 7, 3], [1, 2, 12])]
+        return np.mean(parts), slope(1.3, np.array([2, 12, 0, 3, 1, 7]))
 
     chunked, whole = both_ways(slopes)
     assert_trees_close(chunked, whole)
@@ -246,19 +246,32 @@ def test_diagnostics_in_chunks_and_of_rows(options, both_ways):
 
 def test_diagnostics_are_estimated_from_some_rows():
     score = Kernel(bandwidth=0.8)
-    hat = np.asarray(regression.smoother(KEY, KEY, score=score))
+
+    @jax.jit
+    def estimates():
+        options = {"rows": ROWS, "score": score}
+        variance = regression.noise_variance(KEY, VALUE, **options)
+        how = {"score": score, "variance": variance}
+        return {
+            "freedom": regression.degrees_of_freedom(KEY, **options),
+            "variance": variance,
+            "criterion": regression.aicc(KEY, VALUE, **options),
+            "band": regression.confidence_band(QUERY, KEY, VALUE, **options),
+            "band of a variance": regression.confidence_band(QUERY, KEY, VALUE, **how),
+            "hat": regression.smoother(KEY, KEY, score=score),
+        }
+
+    got = jax.device_get(estimates())
+    hat = got["hat"]
     residual = (VALUE - hat @ VALUE)[ROWS]
     trace, squares = 13 * hat[ROWS, ROWS].mean(), 13 * (hat[ROWS] ** 2).sum(1).mean()
     variance = 13 * (residual**2).mean(0) / (13 - 2 * trace + squares)
-    options = {"rows": ROWS, "score": score}
-    assert_close(regression.degrees_of_freedom(KEY, **options), trace)
-    assert_close(regression.noise_variance(KEY, VALUE, **options), variance)
+    assert_close(got["freedom"], trace)
+    assert_close(got["variance"], variance)
     criterion = np.log((residual**2).mean(0)).mean()
     criterion += (1 + trace / 13) / (1 - (trace + 2) / 13)
-    assert_close(regression.aicc(KEY, VALUE, **options), criterion)
-    band = regression.confidence_band(QUERY, KEY, VALUE, **options)
-    given = regression.confidence_band(QUERY, KEY, VALUE, score=score, variance=variance)
-    assert_trees_close(band, given)
+    assert_close(got["criterion"], criterion)
+    assert_trees_close(got["band"], got["band of a variance"])
 
 
 def test_statistics_per_query_in_chunks(both_ways):
@@ -271,7 +284,12 @@ def test_statistics_per_query_in_chunks(both_ways):
             regression.entropy,
             lambda weights: {"some": weights[:, 3:5], "sum": weights.sum(1)},
         )
-        return [regression.per_query(each, QUERY, KEY, **options) for each in functions]
+
+        @jax.jit
+        def of_each():
+            return [regression.per_query(each, QUERY, KEY, **options) for each in functions]
+
+        return of_each()
 
     assert_trees_close(*both_ways(numbers))
 
@@ -298,15 +316,17 @@ def test_module_passes_rows(both_ways):
 # The search with a grid at some of the rows
 
 
-GRID = jnp.geomspace(0.02, 3, 101)
+GRID = np.geomspace(0.02, 3, 101)
 
 
-def errors_on(grid, data, **options):
+def errors_on(grid, key, value, *, kernel=kernels.gaussian, **options):
+    """The leave-one-out error at each bandwidth."""
+
     def error(bandwidth):
-        score = Kernel(bandwidth=bandwidth)
-        return regression.leave_one_out_error(data.x, data.y, score=score, **options)
+        score = Kernel(kernel, bandwidth)
+        return regression.leave_one_out_error(key, value, score=score, **options)
 
-    return jax.lax.map(error, grid)
+    return np.asarray(jax.jit(lambda grid: jax.lax.map(error, grid))(grid))
 
 
 @pytest.fixture
@@ -319,10 +339,9 @@ def of_large_data(monkeypatch):
 def test_search_of_large_data_finds_the_minimum_at_all_rows():
     data, evaluated = data_sets.textbook(200), []
     found = regression.search_bandwidth(data.x, data.y, on_value=lambda *at: evaluated.append(at))
-    score = Kernel(bandwidth=found.bandwidth)
-    assert_close(found.value, regression.leave_one_out_error(data.x, data.y, score=score))
-    errors = errors_on(GRID, data)
-    assert found.value <= errors.min() + 1e-9
+    there, *errors = errors_on(np.append(found.bandwidth, GRID), data.x, data.y)
+    assert_close(found.value, there)
+    assert found.value <= min(errors) + 1e-9
     assert found.value in [value for _, value in evaluated]
     assert 40 < len(evaluated) < 160
 
@@ -343,8 +362,8 @@ def test_search_of_large_data_per_feature(kernel):
     key = np.random.default_rng(1).normal(size=(101, 2))
     value = np.sin(2 * key[:, :1])
     found = regression.search_bandwidth(key, value, kernel=kernel, per_feature=True)
-    error = regression.leave_one_out_error(key, value, score=Kernel(kernel, found.bandwidth))
-    assert_close(found.value, error)
+    (there,) = errors_on(found.bandwidth[None], key, value, kernel=kernel)
+    assert_close(found.value, there)
     assert found.bandwidth[0] < found.bandwidth[1] / 2
 
 
@@ -371,7 +390,7 @@ def test_search_of_a_criterion_at_some_rows():
     data = data_sets.textbook(50)
     rows = np.arange(0, 50, 3)
     found = regression.search_bandwidth(data.x, data.y, rows=rows)
-    errors = errors_on(GRID, data, rows=rows)
+    errors = errors_on(GRID, data.x, data.y, rows=rows)
     assert found.value <= errors.min()
     assert abs(np.log(found.bandwidth / GRID[errors.argmin()])) < 0.05
     model = NadarayaWatson(1.0)
@@ -436,9 +455,13 @@ def test_memory_of_few_rows_with_many_features(name):
     """One array of all offsets takes 3,136 MB."""
     function = of_many_features(name)
     shapes = [jax.ShapeDtypeStruct((FEW_ROWS, e), "float32") for e in (PICTURE, 1)]
-    for program in (function, jax.grad(lambda *arrays: jnp.sum(function(*arrays), axis=None))):
-        compiled = jax.jit(program).lower(*shapes).compile()
-        assert compiled.memory_analysis().temp_size_in_bytes < 150e6
+
+    def total(*arrays):
+        result = function(*arrays)
+        return jnp.sum(result), result
+
+    compiled = jax.jit(jax.grad(total, has_aux=True)).lower(*shapes).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 150e6
 
 
 @pytest.mark.parametrize(

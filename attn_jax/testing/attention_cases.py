@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_jax.testing.frameworks import DTYPES
 from attn_jax.testing.invariants import Case, Options
-from attn_jax.testing.strategies import masks, qkv, quarters, representable
+from attn_jax.testing.strategies import masks, one_of, qkv, quarters, representable
 
 FEATURES = 2
 SIZES = ((1, 2), (2, 3))
@@ -30,9 +30,9 @@ def drawn(
     **others: SearchStrategy[Any],
 ) -> Case:
     """Inputs of these sizes and their mask; keys that nothing attends to hold garbage."""
-    q, k = draw(st.sampled_from(list(sizes)))
+    q, k = draw(one_of(sizes))
     e = options.extra["value_features"]
-    dtype = draw(st.sampled_from(list(options.dtypes)))
+    dtype = draw(one_of(options.dtypes))
     kinds = ("plain", "ties", "huge") if huge else ("plain", "ties")
     case = draw(qkv(q, k, FEATURES, e, dtype=dtype, query_kinds=kinds))
     case["mask"] = None
@@ -43,7 +43,7 @@ def drawn(
         case["mask"][:, unattended] = False
         case["mask"][:, (unattended + 1) % k] = True
         for name in ("key", "value"):
-            filling = draw(st.sampled_from(list(garbage)))
+            filling = draw(one_of(garbage))
             case[name][unattended] = representable(filling, case[name].dtype)
     if cotangent:
         numbers = draw(st.lists(quarters(2), min_size=q * e, max_size=q * e))

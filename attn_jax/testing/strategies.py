@@ -1,12 +1,14 @@
 """Hypothesis strategies: inputs that break attention, in few shapes and with printable numbers.
 
 Each shrinks towards zeros, nothing masked and the first kind. Few shapes, because JAX compiles each
-one; few digits, so that the same numbers are exact in every dtype where they need to be.
+one; few digits, so that the same numbers are exact in every dtype where they need to be. What is
+drawn from again is cached: Hypothesis validates every new strategy.
 
 `no_type_check`: beartype looks at random entries of a collection, and Hypothesis forbids random
 numbers other than its own while it draws.
 """
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any, no_type_check
 
@@ -25,32 +27,47 @@ FINITE_GARBAGE = (100.0, -100.0, 1e4, 1e30, -1e30)
 NONFINITE_GARBAGE = (np.nan, np.inf, -np.inf)
 
 
+@functools.cache
 def quarters(most: int = 8) -> SearchStrategy[float]:
     """Multiples of ¼ between -most and most: exact in every dtype."""
     return st.integers(-4 * most, 4 * most).map(lambda n: n / 4)
 
 
+def one_of(entries: Collection[Any]) -> SearchStrategy[Any]:
+    """One of the entries; the first is the simplest."""
+    return _one_of(tuple(entries))
+
+
+_one_of = functools.cache(st.sampled_from)
+
+
+@functools.cache
 def _plain(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     return _list(quarters(), n)
 
 
+@functools.cache
 def _ties(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     return _list(st.sampled_from([0.0, 1.0]), n)
 
 
+@functools.cache
 def _constant(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     return quarters().map(lambda x: [x] * n)
 
 
+@functools.cache
 def _infinite(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     return _list(st.one_of(quarters(), st.just(-np.inf)), n)
 
 
+@functools.cache
 def _huge(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     sizes = [sign * each for each in HUGE for sign in (1, -1)]
     return _list(st.sampled_from([0.0, *sizes]), n)
 
 
+@functools.cache
 def _subnormal(n: int, dtype: np.dtype) -> SearchStrategy[list[float]]:
     smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal)
     return _list(st.integers(-3, 3).map(lambda m: m * smallest), n)
@@ -83,8 +100,8 @@ def scores(
     """
     unknown = set(kinds) - set(KINDS)
     require(not unknown, "kinds", f"be among {', '.join(KINDS)}", f"{sorted(unknown)}")
-    shape, dtype = draw(st.sampled_from(list(shapes))), np.dtype(draw(st.sampled_from([*dtypes])))
-    kind = draw(st.sampled_from(list(kinds)))
+    shape, dtype = draw(one_of(shapes)), np.dtype(draw(one_of(dtypes)))
+    kind = draw(one_of(kinds))
     return representable(draw(KINDS[kind](int(np.prod(shape)), dtype)), dtype).reshape(shape)
 
 
@@ -96,7 +113,7 @@ def masks(draw: Any, shape: Shape, *, kinds: Collection[str] = ("some", "any", "
     "some" allows something in each row, "any" may leave rows empty, "none" allows nothing, "full"
     allows everything.
     """
-    kind = draw(st.sampled_from(list(kinds)))
+    kind = draw(one_of(kinds))
     if kind in ("full", "none"):
         return np.full(shape, kind == "full")
     mask = ~np.array(draw(_list(st.booleans(), int(np.prod(shape)))), bool).reshape(shape)
@@ -121,7 +138,7 @@ def rows(
     drawn = draw(scores(shapes, dtypes=dtypes, kinds=kinds))
     where = draw(masks(drawn.shape, kinds=masked))
     if garbage is not None:
-        filling = draw(_list(st.sampled_from(list(garbage)), drawn.size))
+        filling = draw(_list(one_of(garbage), drawn.size))
         drawn = np.where(where, drawn, representable(filling, drawn.dtype).reshape(drawn.shape))
     return {"scores": drawn, "where": where}
 
@@ -160,5 +177,6 @@ def representable(numbers: Any, dtype: np.dtype) -> np.ndarray:
     return np.where(np.isinf(numbers), numbers, np.clip(numbers, -most, most)).astype(dtype)
 
 
+@functools.cache
 def _list(entries: SearchStrategy[Any], n: int) -> SearchStrategy[list[Any]]:
     return st.lists(entries, min_size=n, max_size=n)
