@@ -34,40 +34,51 @@ each_narrow = pytest.mark.parametrize("dtype", NARROW)
 def narrow(dtype, *shape):
     """Random numbers that every narrow float holds, and what they are in a usual dtype."""
     numbers = np.random.default_rng(5).choice([0.5, 1.0, 2.0], shape)
-    array = jnp.asarray(numbers, jnp.float32).astype(dtype)
-    usual = jnp.float32 if "float" in dtype else jnp.int8
-    return array, array.astype(usual)
+    array = numbers.astype(jnp.dtype(dtype))
+    return array, array.astype("float32" if "float" in dtype else "int8")
+
+
+def assert_equal(got, expected):
+    for one, other in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@jax.jit
+def attended(query, key, value):
+    heads = [each[:, None] for each in (query, key, value)]
+    bias = query[:1, :1]
+    return (
+        [each.attention_and_logsumexp(query, key, value) for each in IMPLEMENTATIONS],
+        attention_weights(query, key),
+        dot_product_attention(*heads, bias=bias, return_residual=True),
+    )
 
 
 @pytest.mark.usefixtures("without_shape_hook")  # it does not know all of them
 @each_narrow
 def test_narrow_arrays_are_computed_in_float32(dtype):
     arrays, usual = zip(*(narrow(dtype, *shape) for shape in [(5, 3), (7, 3), (7, 2)]), strict=True)
-    for each in IMPLEMENTATIONS:
-        got, expected = (each.attention_and_logsumexp(*of) for of in (arrays, usual))
-        for one, other in zip(got, expected, strict=True):
-            assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other)
-    assert "float" not in dtype or got[0].dtype == jnp.float32
-    np.testing.assert_array_equal(attention_weights(*arrays[:2]), attention_weights(*usual[:2]))
-    heads = [each[:, None] for each in (*arrays, *usual)]
-    got, expected = (
-        dot_product_attention(*of, bias=of[0][:1, 0, :1], return_residual=True)
-        for of in (heads[:3], heads[3:])
-    )
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_array_equal(got[1], expected[1])
+    got, expected = attended(*arrays), attended(*usual)
+    assert_equal(got, expected)
+    for one, other in zip(*map(jax.tree.leaves, (got[0], expected[0])), strict=True):
+        assert one.dtype == other.dtype
+    assert "float" not in dtype or got[0][0][0].dtype == jnp.float32
+
+
+@jax.jit
+def normalized(scores):
+    functions = (normalizers.softmax, normalizers.sigmoid, normalizers.logsumexp)
+    entmax = normalizers.entmax15(scores)
+    merged = merge(scores[None], scores[None, :, 0])[0]
+    return merged, entmax, [normalize(scores) for normalize in functions]
 
 
 @pytest.mark.usefixtures("without_shape_hook")  # it does not know all of them
 @each_narrow
 def test_normalizers_and_merge_take_narrow_arrays(dtype):
     scores, usual = narrow(dtype, 5, 7)
-    for normalize in (normalizers.softmax, normalizers.sigmoid, normalizers.logsumexp):
-        np.testing.assert_array_equal(normalize(scores), normalize(usual))
-    np.testing.assert_array_equal(normalizers.entmax15(scores), normalizers.entmax15(usual))
-    got, expected = (merge(of[None], of[None, :, 0]) for of in (scores, usual))
-    np.testing.assert_array_equal(got[0], expected[0])
+    got, expected = normalized(scores), normalized(usual)
+    assert_equal(got, expected)
     assert got[0].dtype == expected[0].dtype
 
 

@@ -53,13 +53,17 @@ def attends(case):
 
 
 STREAMING = [Implementation("streaming", size) for size in (None, (1, 1), (2, 3))]
-ROWS = [(case, DENSE) for case in CASES]
-ROWS += [(case, how) for case in CASES for how in STREAMING if attends(case)]
-ROWS += [(case, STREAMING[0]) for case in CASES if "dot_product_attention" in case["call"]]
 
 
-def evaluate(case, how):
-    """The value of the case's call, by this implementation where it names none itself."""
+def implementations(case):
+    """Those that the case's call, which names none itself, is evaluated by."""
+    if "dot_product_attention" in case["call"]:
+        return [DENSE, STREAMING[0]]
+    return [DENSE, *STREAMING] if attends(case) else [DENSE]
+
+
+def evaluate(case, *implementations):
+    """The values of the case's call, by each implementation, in one program."""
     names = {"jax": jax, "jnp": jnp, "kernels": attn_jax.kernels}
     for module in (
         attn_jax.scores,
@@ -69,14 +73,23 @@ def evaluate(case, how):
         attn_jax,
     ):
         names |= {n: v for n, v in vars(module).items() if not n.startswith("_")}
-    for name in ("attention", "attention_and_logsumexp"):
-        names[name] = functools.partial(getattr(attn_jax, name), **how.options)
-    drop_in = attn_jax.dot_product_attention
-    names["dot_product_attention"] = functools.partial(drop_in, implementation=how.name)
+
+    def names_of(how):
+        options = dict.fromkeys(("attention", "attention_and_logsumexp"), how.options)
+        options["dot_product_attention"] = {"implementation": how.name}
+        return names | {
+            name: functools.partial(getattr(attn_jax, name), **each)
+            for name, each in options.items()
+        }
+
     inputs = {n: parse(v) for n, v in case["input"].items()}
     numbers = {n: v for n, v in inputs.items() if not isinstance(v, list)}
     arrays = {n: jnp.asarray(v) for n, v in inputs.items() if isinstance(v, list)}
-    call = jax.jit(lambda arrays: eval(case["call"], names | numbers | arrays))
+
+    @jax.jit
+    def call(arrays):
+        return [eval(case["call"], names_of(how) | numbers | arrays) for how in implementations]
+
     return call(arrays)
 
 
@@ -94,15 +107,15 @@ def assert_expected(got, case):
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize(
-    ("case", "how"), ROWS, ids=lambda x: x["id"] if isinstance(x, dict) else str(x)
-)
-def test_case(case, how):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_case(case):
     if case["expected"] == "ValueError":
-        with pytest.raises(ValueError, match=r"(?s)key.*value.*\(5, 3\).*\(6, 3\)"):
-            evaluate(case, how)
+        for how in implementations(case):
+            with pytest.raises(ValueError, match=r"(?s)key.*value.*\(5, 3\).*\(6, 3\)"):
+                evaluate(case, how)
     else:
-        assert_expected(evaluate(case, how), case)
+        for got in evaluate(case, *implementations(case)):
+            assert_expected(got, case)
 
 
 def test_every_exact_zero_is_a_case():

@@ -112,8 +112,8 @@ def test_functions_of_arrays(name):
 # Regression, whole and in chunks
 
 RNG = np.random.default_rng(3)
-QUERY, KEY, VALUE = RNG.normal(size=(11, 2)), RNG.normal(size=(13, 2)), RNG.normal(size=(13, 3))
-ROWS = np.array([7, 2, 12, 0])
+QUERY, KEY, VALUE = RNG.normal(size=(13, 2)), RNG.normal(size=(13, 2)), RNG.normal(size=(13, 3))
+ROWS = RNG.permutation(13)  # shapes are all alike: operations of one function serve the others
 OPTIONS = {
     "constants": {},
     "lines": {"degree": 1},
@@ -178,7 +178,9 @@ def test_module():
     assert_compiled_once(call)
 
 
-@pytest.mark.parametrize("options", [{}, {"rows": ROWS, "criterion": "aicc"}], ids=["all", "rows"])
+@pytest.mark.parametrize(
+    "options", [{}, {"rows": ROWS[:4], "criterion": "aicc"}], ids=["all", "rows"]
+)
 @pytest.mark.parametrize("per_feature", [False, True])
 @pytest.mark.parametrize("few", [2**24, 1], ids=["everywhere", "by stages"])
 def test_search(options, per_feature, few, monkeypatch):

@@ -50,7 +50,7 @@ def draw(batch=(B,), t=T, s=S, n=N, k=K, h=H, e=E, dtype="float64", seed=5):
     """Random query [*batch, t, n, h], key [*batch, s, k, h], value [*batch, s, k, e]."""
     rng = np.random.default_rng(seed)
     shapes = [(t, n, h), (s, k, h), (s, k, e)]
-    return [jnp.asarray(rng.normal(size=(*batch, *shape)), dtype) for shape in shapes]
+    return [rng.normal(size=(*batch, *shape)).astype(jnp.dtype(dtype)) for shape in shapes]
 
 
 def normal(*shape, seed=6):
@@ -238,17 +238,22 @@ def test_equals_jax_nn(name):
     if "key_value_seq_lengths" in options:
         lengths = options["key_value_seq_lengths"]
         options["key_value_seq_lengths"] = jnp.array(lengths, jnp.int32)  # jax.nn takes no other
-    got = jitted(*qkv, **options, implementation="xla")
+
+    @jax.jit
+    def both(*qkv):
+        ours = dot_product_attention(*qkv, **options, implementation="xla")
+        return ours, jax.nn.dot_product_attention(*qkv, **options)
+
+    got, expected = both(*qkv)
     assert got.dtype == jnp.float32
-    theirs = jax.jit(lambda *qkv: jax.nn.dot_product_attention(*qkv, **options))
-    assert_close(got, theirs(*qkv), tolerance=5e-6)
+    assert_close(got, expected, tolerance=5e-6)
 
 
 def test_residual_is_jax_nns():
     qkv = draw(e=H, dtype="float32")
     options = {"is_causal": True, "return_residual": True}
-    got = jitted(*qkv, **options)
-    assert_trees_close(got, jax.nn.dot_product_attention(*qkv, **options), tolerance=5e-6)
+    theirs = jax.jit(functools.partial(jax.nn.dot_product_attention, **options))
+    assert_trees_close(jitted(*qkv, **options), theirs(*qkv), tolerance=5e-6)
 
 
 def test_dtypes_are_jax_nns_so_that_either_takes_the_others_cotangents():
@@ -268,7 +273,7 @@ def test_dtypes_are_jax_nns_so_that_either_takes_the_others_cotangents():
 def test_lengths_alone_delete_keys_and_queries():
     query, key, value = draw()
     lengths = {"query_seq_lengths": [4, 5, 2], "key_value_seq_lengths": [7, 1, 3]}
-    given = {name: jnp.array(each) for name, each in lengths.items()}
+    given = {name: np.array(each) for name, each in lengths.items()}
     together = jitted(query, key, value, **given)
     of_keys = {"key_value_seq_lengths": given["key_value_seq_lengths"]}
     keys_alone = jitted(query, key, value, **of_keys)
@@ -283,9 +288,9 @@ def test_lengths_alone_delete_keys_and_queries():
 
 def test_window_alone_and_with_a_mask():
     query, key, value = draw()
-    mask = jnp.arange(S) != 2
-    alone = jitted(query, key, value, local_window_size=(1, 0))
-    masked = jitted(query, key, value, mask=mask, local_window_size=(1, 0))
+    mask = np.arange(S) != 2
+    alone = np.asarray(jitted(query, key, value, local_window_size=(1, 0)))
+    masked = np.asarray(jitted(query, key, value, mask=mask, local_window_size=(1, 0)))
     for i in range(T):
         near = [j for j in (i - 1, i) if j >= 0]
         for got, seen in ((alone, near), (masked, [j for j in near if j != 2])):
@@ -309,7 +314,7 @@ def test_empty_rows_are_zero_and_have_no_gradient():
         results, vjp = jax.vjp(call, *arguments)
         return results, vjp(jax.tree.map(jnp.ones_like, results))
 
-    results, gradients = outputs_and_gradients(qkv, jnp.asarray(normal(B, N, T, S)))
+    results, gradients = jax.device_get(outputs_and_gradients(qkv, normal(B, N, T, S)))
     (output, residual), ((query, key, value), bias) = results, gradients
     empty = np.zeros((B, T), bool)
     empty[0, 3] = empty[1] = True
@@ -339,7 +344,7 @@ def test_gradients_of_every_array_are_the_formulas():
     """A bias of each shape has the gradient of that shape: examples do not share theirs."""
     qkv, cotangent = draw(), normal(B, T, N, E, seed=9)
     shapes = ["S", "N11", "B11S", "B1TS", "BNTS"]
-    biases = {letters: jnp.asarray(normal(*shape_of(letters))) for letters in shapes}
+    biases = {letters: normal(*shape_of(letters)) for letters in shapes}
 
     @functools.partial(jax.jit, static_argnums=0)
     def gradients(function, qkv, biases):
@@ -348,7 +353,7 @@ def test_gradients_of_every_array_are_the_formulas():
 
         return jax.grad(loss, (0, 1))(qkv, biases)
 
-    got = gradients(dot_product_attention, qkv, biases)
+    got = jax.device_get(gradients(dot_product_attention, qkv, biases))
     assert_trees_close(got, gradients(plain, qkv, biases), tolerance=1e-11)
     assert np.any(got[1]["B11S"][0] != got[1]["B11S"][1])
 
@@ -375,8 +380,8 @@ def test_derivatives_of_the_output_and_of_the_residual():
 def test_streaming_is_dense_with_gradients(sizes, monkeypatch):
     """One block and several; on one device heads are a loop, on several they are vmapped."""
     t, s = sizes
-    qkv, mask = draw(t=t, s=s, n=4, k=2, h=3, e=2), coins(1, 4, 1, s)
-    bias = jnp.asarray(normal(B, 1, t, 1))
+    qkv, mask = draw(t=t, s=s, n=2, k=1, h=3, e=2), coins(1, 2, 1, s)
+    bias = normal(B, 1, t, 1)
     lengths = {"query_seq_lengths": jnp.array([t, t // 2, 0]), "key_value_seq_lengths": [s, 2, 3]}
 
     def loss(qkv, bias, implementation):
@@ -413,7 +418,7 @@ def test_precision(dtype):
 
 def test_vmap_over_examples_and_traced_lengths():
     query, key, value = draw()
-    lengths, bias = jnp.array([7, 2, 0]), jnp.asarray(normal(B, N, T, S))
+    lengths, bias = np.array([7, 2, 0]), normal(B, N, T, S)
     expected = jitted(query, key, value, bias, key_value_seq_lengths=lengths)
 
     def one(query, key, value, bias, length):
@@ -423,17 +428,19 @@ def test_vmap_over_examples_and_traced_lengths():
     several = jax.jit(
         jax.vmap(lambda n: dot_product_attention(query, key, value, key_value_seq_lengths=n))
     )
-    each = several(jnp.stack([lengths, lengths[::-1]]))
+    each = several(np.stack([lengths, lengths[::-1]]))
     for got, n in zip(each, (lengths, lengths[::-1]), strict=True):
         assert_close(got, loop(query, key, value, key_value_seq_lengths=n)[0])
 
 
 def test_what_else_is_in_the_batch_and_how_much_padding_changes_nothing():
     query, key, value = draw()
-    lengths = {"query_seq_lengths": jnp.array([4, 5, 1]), "key_value_seq_lengths": [7, 2, 3]}
-    lengths["key_value_seq_lengths"] = jnp.array(lengths["key_value_seq_lengths"])
+    lengths = {
+        "query_seq_lengths": np.array([4, 5, 1]),
+        "key_value_seq_lengths": np.array([7, 2, 3]),
+    }
     options = {"is_causal": True, "local_window_size": (3, None)}
-    expected = jitted(query, key, value, **lengths, **options)
+    expected = np.asarray(jitted(query, key, value, **lengths, **options))
     order = np.array([2, 0, 1])
     shuffled = {name: each[order] for name, each in lengths.items()}
     got = jitted(query[order], key[order], value[order], **shuffled, **options)
@@ -443,10 +450,10 @@ def test_what_else_is_in_the_batch_and_how_much_padding_changes_nothing():
         got = jitted(query[one], key[one], value[one], **alone, **options)
         assert_close(got, expected[one])
     longer = [
-        jnp.pad(each, ((0, 0), (0, extra), (0, 0), (0, 0)), constant_values=7.0)
+        np.pad(each, ((0, 0), (0, extra), (0, 0), (0, 0)), constant_values=7.0)
         for each, extra in ((query, 3), (key, 4), (value, 4))
     ]
-    got = jitted(*longer, **lengths, **options)
+    got = np.asarray(jitted(*longer, **lengths, **options))
     assert_close(got[:, :T], expected)
     assert_exactly_zero(got[:, T:])
 
@@ -471,8 +478,8 @@ def test_lengths_and_windows_of_any_integer_dtype(dtype):
 
 def test_static_lengths_and_windows_of_any_size():
     query, key, value = draw()
-    got = dot_product_attention(query, key, value, local_window_size=(2**31, 2**70))
-    assert_close(got, dot_product_attention(query, key, value))
+    got = jitted(query, key, value, local_window_size=(2**31, 2**70))
+    assert_close(got, jitted(query, key, value))
     with jax.enable_x64(False), pytest.raises(ValueError, match="key_value_seq_lengths must be"):
         dot_product_attention(query, key, value, key_value_seq_lengths=np.array([1, 2**32, 3]))
 
@@ -532,8 +539,8 @@ def test_refusals_name_the_argument(name, wrong):
 def test_an_example_may_have_a_bias_for_a_batch_of_one():
     qkv = draw(())
     bias = np.random.default_rng(3).normal(size=(1, N, T, S))
-    got = dot_product_attention(*qkv, bias)
-    assert_close(got, dot_product_attention(*qkv, bias[0]))
+    call = jax.jit(dot_product_attention)
+    assert_close(call(*qkv, bias), call(*qkv, bias[0]))
 
 
 # 7. Flax: nnx.MultiHeadAttention with our attention_fn is the stock one
@@ -553,18 +560,26 @@ def layers(*attention_fns, seed=0, **options):
 
 
 def tokens(*shape, dtype="float32", seed=4):
-    return jnp.asarray(normal(*shape, seed=seed), dtype)
+    return normal(*shape, seed=seed).astype(dtype)
 
 
 def padding(*batch, s=T):
     """[*batch, s] of 0 and 1: at least one key each."""
-    return jnp.asarray(coins(*batch, s, seed=10) | (np.arange(s) == 0), jnp.float32)
+    return np.float32(coins(*batch, s, seed=10) | (np.arange(s) == 0))
+
+
+def with_first_key(mask):
+    """The mask of numbers or booleans, where every query may attend to the first key."""
+    mask = np.array(mask)
+    mask[..., 0] = 1
+    return mask
 
 
 def flax_cases():
     x = tokens(B, T, F)
     pad = padding(B)
-    causal = nnx.make_causal_mask(pad)
+    causal = np.tri(T, dtype=np.float32)[None, None] * np.ones((B, 1, 1, 1), np.float32)
+    pairs = padding(2, B)[..., None, :, None] * padding(2, B)[..., None, None, :]
     yield "self", {}, (x,), {}
     yield "one_example", {}, (tokens(T, F),), {}
     yield "cross", {"in_kv_features": 3}, (x, tokens(B, S, 3)), {}
@@ -574,13 +589,13 @@ def flax_cases():
         "two_batch_axes_mask",
         {},
         (tokens(2, B, T, F),),
-        {"mask": nnx.make_attention_mask(padding(2, B), padding(2, B)).at[..., 0].set(1.0)},
+        {"mask": with_first_key(pairs)},
     )
     yield "mask_of_keys", {}, (x,), {"mask": pad[:, None, None, :] > 0}
     yield "mask_of_numbers", {}, (x,), {"mask": pad[:, None, None, :]}
-    yield "mask_full", {}, (x,), {"mask": jnp.asarray(coins(B, 4, T, T)).at[..., 0].set(True)}
+    yield "mask_full", {}, (x,), {"mask": with_first_key(coins(B, 4, T, T))}
     yield "mask_causal", {}, (x,), {"mask": causal}
-    combined = nnx.combine_masks(causal, pad[:, None, None, :])
+    combined = np.logical_and(causal, pad[:, None, None, :]).astype(np.float32)
     yield "masks_combined", {"num_kv_heads": 2}, (x,), {"mask": combined}
     yield "is_causal", {}, (x,), {"is_causal": True}
     yield "is_causal_and_mask", {}, (x,), {"mask": pad[:, None, None, :] > 0, "is_causal": True}
@@ -600,8 +615,10 @@ FLAX_CASES = {name: rest for name, *rest in flax_cases()}
 def test_equals_stock_flax(name):
     options, inputs, arguments = FLAX_CASES[name]
     stock, ours = layers(flax_attention_fn(), **options)
-    apply = nnx.jit(lambda layer, *inputs: layer(*inputs, **arguments))
-    expected, got = apply(stock, *inputs), apply(ours, *inputs)
+    if "mask" in arguments:
+        arguments = arguments | {"mask": jnp.asarray(arguments["mask"])}
+    both = nnx.jit(lambda *layers: [layer(*inputs, **arguments) for layer in layers])
+    expected, got = both(stock, ours)
     assert got.dtype == expected.dtype
     tolerance = 4e-2 if "bfloat16" in name else 1e-5
     assert_close(got, expected, tolerance=tolerance)
@@ -610,8 +627,9 @@ def test_equals_stock_flax(name):
 def test_flax_bias_argument():
     qkv = draw(e=H, k=N, dtype="float32")
     bias = jnp.asarray(normal(B, N, T, S), jnp.float32)
-    expected = jax.jit(nnx.dot_product_attention)(*qkv, bias)
-    assert_close(jax.jit(flax_attention_fn())(*qkv, bias), expected, tolerance=5e-6)
+    functions = nnx.dot_product_attention, flax_attention_fn()
+    expected, got = jax.jit(lambda *arrays: [f(*arrays) for f in functions])(*qkv, bias)
+    assert_close(got, expected, tolerance=5e-6)
 
 
 def test_flax_gradients_of_the_parameters():
@@ -654,7 +672,7 @@ def sown(layer, x, mask=None):
 
 @pytest.mark.parametrize("batch", [(B,), (2, B)], ids=str)
 def test_flax_sows_weights(batch):
-    x, mask = tokens(*batch, T, F), jnp.asarray(coins(*batch, 1, T, T)).at[..., 0].set(True)
+    x, mask = tokens(*batch, T, F), jnp.asarray(with_first_key(coins(*batch, 1, T, T)))
     stock, ours = layers(flax_attention_fn(), num_kv_heads=2)
     expected, weights = sown(stock, x, mask)
     got, our_weights = sown(ours, x, mask)
@@ -665,8 +683,10 @@ def test_flax_sows_weights(batch):
 
 def test_flax_query_without_keys_gets_the_output_bias_alone():
     _, layer = layers(flax_attention_fn())
-    mask = jnp.ones((B, 1, T, T), bool).at[1, :, 2].set(False)
-    output = layer(tokens(B, T, F), mask=mask)
+    mask = np.ones((B, 1, T, T), bool)
+    mask[1, :, 2] = False
+    call = nnx.jit(lambda layer, mask: layer(tokens(B, T, F), mask=mask))
+    output = np.asarray(call(layer, mask))
     assert_close(output[1, 2], layer.out.bias[...])
     assert np.abs(output[1, 3] - layer.out.bias[...]).max() > 1e-3
 
@@ -718,10 +738,11 @@ def test_flax_dropout_gradient(broadcast):
 def test_flax_layer_drops_anew_at_each_call():
     x = tokens(B, T, F)
     _, layer, other = layers(flax_attention_fn(), flax_attention_fn(), dropout_rate=0.5)
-    first, second = (layer(x, deterministic=False) for _ in range(2))
+    call = nnx.jit(lambda layer, **rngs: layer(x, deterministic=False, **rngs))
+    first, second = (np.asarray(call(layer)) for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
-    assert_close(other(x, deterministic=False), first)
-    seeded = [layer(x, deterministic=False, rngs=nnx.Rngs(dropout=7)) for _ in range(2)]
+    assert_close(call(other), first)
+    seeded = [call(layer, rngs=nnx.Rngs(dropout=7)) for _ in range(2)]
     assert_close(*seeded)
 
 
@@ -747,16 +768,14 @@ SLOTS = {
 @pytest.mark.parametrize("name", SLOTS)
 def test_flax_with_slots_is_vmapped_attention(name):
     slots = SLOTS[name]
-    query, key, value = draw()
     over_heads = functools.partial(jax.vmap, in_axes=1, out_axes=1)
 
-    @jax.jit
-    def expected(*arrays):
-        wide = [each.repeat(N // each.shape[2], axis=2) for each in arrays]
-        return jax.vmap(over_heads(functools.partial(attention, **slots)))(*wide)
+    def wide(*arrays):
+        arrays = [each.repeat(N // each.shape[2], axis=2) for each in arrays]
+        return jax.vmap(over_heads(functools.partial(attention, **slots)))(*arrays)
 
-    got = jax.jit(flax_attention_fn(**slots))(query, key, value)
-    assert_close(got, expected(query, key, value))
+    got, expected = jax.jit(lambda *qkv: (flax_attention_fn(**slots)(*qkv), wide(*qkv)))(*draw())
+    assert_close(got, expected)
 
 
 def test_flax_masks_and_slots_combine():
@@ -764,7 +783,7 @@ def test_flax_masks_and_slots_combine():
     mask = coins(B, 1, 1, S)
     slots = {"score_mod": Alibi(0.5), "mask": Window(3, None)}
     call = functools.partial(flax_attention_fn(**slots), is_causal=True)
-    got = jax.jit(call)(query, key, value, mask=mask)
+    got = np.asarray(jax.jit(call)(query, key, value, mask=mask))
 
     @jax.jit
     def one_head(query, key, value, allowed):
@@ -781,18 +800,24 @@ def test_flax_layer_with_slots_sows_their_weights():
     x = tokens(B, T, F)
     _, layer = layers(flax_attention_fn(normalizer=Entmax(1.5)))
     _, weights = sown(layer, x)
-    query, key = layer.query(x), layer.key(x)
-    expected = attention_weights(query[1, :, 2], key[1, :, 2], normalizer=Entmax(1.5))
+
+    @nnx.jit
+    def of_one_head(layer):
+        query, key = layer.query(x), layer.key(x)
+        return attention_weights(query[1, :, 2], key[1, :, 2], normalizer=Entmax(1.5))
+
+    expected = of_one_head(layer)
     assert_close(weights[1, 2], expected)
     assert np.any(weights == 0)
 
 
 def test_flax_masks_broadcast_over_several_batch_axes():
     qkv = draw((2, B))
-    for shape in [(S,), (T, S), (N, 1, 1), (B, 1, T, S), (2, 1, 1, 1, S), (1, B, N, T, 1)]:
-        mask = coins(*shape)
+    shapes = [(S,), (T, S), (N, 1, 1), (B, 1, T, S), (2, 1, 1, 1, S), (1, B, N, T, 1)]
+    masks = [coins(*shape) for shape in shapes]
+    call = jax.jit(lambda qkv, masks: [flax_attention_fn()(*qkv, mask=mask) for mask in masks])
+    for mask, got in zip(masks, call(qkv, masks), strict=True):
         whole = np.broadcast_to(mask, (2, B, N, T, S))
-        got = jax.jit(flax_attention_fn())(*qkv, mask=jnp.asarray(mask))
         expected = [loop(*(each[i] for each in qkv), mask=whole[i])[0] for i in range(2)]
         assert_close(got, np.stack(expected))
 

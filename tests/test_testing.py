@@ -106,6 +106,7 @@ def test_our_dot_product_attention():
     check_attention(
         attn_jax.dot_product_attention,
         layout="BTNH",
+        framework="jax",
         causal=causal,
         only={"masked-deleted", "batch-invariant", "causal-no-leak", "dtype"},
         differentiable=False,

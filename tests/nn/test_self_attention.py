@@ -83,15 +83,15 @@ def test_normalized_queries_and_keys_stay_half():
         seen.extend([query.dtype.name, key.dtype.name])
         return query @ key.T
 
-    layer(dtype=jnp.bfloat16, normalize_query_key=True, score=score)(X)
+    jax.eval_shape(layer(dtype=jnp.bfloat16, normalize_query_key=True, score=score), X)
     assert set(seen) == {"float32"}
 
 
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
 def test_inputs_and_parameters_promote_as_in_flax(dtype):
-    mine, x = layer(), jnp.asarray(3 * X).astype(dtype)
-    expected, got = flax_twin(mine)(x), mine(x)
+    mine, x = layer(), (3 * X).astype(dtype)
+    expected, got = (compiled(each)(x) for each in (flax_twin(mine), mine))
     assert got.dtype == expected.dtype == jnp.float64
     assert_close(got, expected, tolerance=FLAX)
 
@@ -100,10 +100,11 @@ def test_decoding_is_flax():
     mine = layer()
     other = flax_twin(mine)
     other.init_cache((B, T, D), float)
+    extend, step = compiled(mine, "extend"), nnx.jit(lambda other, x: other(x, decode=True))
     cache = mine.cache(B, T)
     for t in range(3):
-        got, cache = mine.extend(X[:, t : t + 1], cache)
-        assert_close(got, other(jnp.asarray(X[:, t : t + 1]), decode=True), tolerance=FLAX)
+        got, cache = extend(X[:, t : t + 1], cache)
+        assert_close(got, step(other, X[:, t : t + 1]), tolerance=FLAX)
 
 
 def test_gradients_are_flax():
@@ -113,7 +114,7 @@ def test_gradients_are_flax():
     def gradient(module):
         graphdef, state = nnx.split(module, nnx.Param)
         loss = lambda state, x: (nnx.merge(graphdef, state)(x) ** 2).sum()  # noqa: E731
-        return jax.grad(loss, (0, 1))(state, jnp.asarray(X))
+        return jax.jit(jax.grad(loss, (0, 1)))(state, X)
 
     (ours, by_input), (theirs, expected) = gradient(mine), gradient(other)
     assert_close(by_input, expected, tolerance=100 * FLAX)
@@ -134,13 +135,15 @@ def heads_by_loop(module, slots, x, memory, lengths):
     k = module.key_value_heads
     query = project(module.query, x).reshape(*x.shape[:2], N, -1)
     key = project(module.key, memory).reshape(*memory.shape[:2], k, -1)
+
+    @jax.jit
+    def of_one_head(n, query, key):
+        return slots["normalizer"](slots["mod"](n, slots["score"](query, key)))
+
     weights = np.zeros((B, N, x.shape[1], memory.shape[1]))
-    for b in range(B):
-        for n in range(N):
-            group = n // (N // k)
-            scores = slots["score"](query[b, :, n], key[b, : lengths[b], group])
-            scores = slots["mod"](n, jnp.asarray(scores))
-            weights[b, n, :, : lengths[b]] = slots["normalizer"](jnp.asarray(scores))
+    for b, n in np.ndindex(B, N):
+        keys = key[b, : lengths[b], n // (N // k)]
+        weights[b, n, :, : lengths[b]] = of_one_head(n, query[b, :, n], keys)
     return weights
 
 
@@ -160,27 +163,34 @@ def test_any_slots_grouped_heads_and_lengths():
 
     slots = {"score": Cosine(3.0), "normalizer": entmax, "mod": capped}
     expected = heads_by_loop(module, slots, X, MEMORY, LENGTHS)
-    assert_close(module.weights(X, MEMORY, lengths=LENGTHS), expected)
+
+    @jax.jit
+    def weights_output_and_entropy(*inputs):
+        methods = (module.weights, module, module.entropy)
+        return [each(*inputs, lengths=LENGTHS) for each in methods]
+
+    weights, got, got_entropy = weights_output_and_entropy(X, MEMORY)
+    assert_close(weights, expected)
     value = MEMORY @ np.asarray(module.value.kernel[...]) + np.asarray(module.value.bias[...])
     value = np.repeat(value.reshape(B, S, 2, 5), 2, axis=2)
     joined = np.einsum("bnqk,bkne->bqne", expected, value).reshape(B, T, -1)
     output = joined @ np.asarray(module.out.kernel[...]) + np.asarray(module.out.bias[...])
-    assert_close(module(X, MEMORY, lengths=LENGTHS), output)
+    assert_close(got, output)
     entropy = -np.where(expected > 0, expected * np.log(np.maximum(expected, 1e-300)), 0).sum(-1)
-    assert_close(module.entropy(X, MEMORY, lengths=LENGTHS), entropy)
+    assert_close(got_entropy, entropy)
 
 
 def test_alibi_is_each_heads_own_slope():
     module = layer(positions="alibi")
     distance = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
-    slopes = np.asarray(alibi_slopes(N))
+    slopes = jnp.asarray(alibi_slopes(N))
     slots = {
         "score": lambda q, k: q @ k.T / np.sqrt(q.shape[1]),
         "mod": lambda n, scores: scores - slopes[n] * distance,
         "normalizer": Softmax(),
     }
     expected = heads_by_loop(module, slots, X, X, [T] * B)
-    assert_close(module.weights(X), expected)
+    assert_close(compiled(module, "weights")(X), expected)
 
 
 @pytest.mark.parametrize(
@@ -256,26 +266,28 @@ def test_a_full_cache_is_refused():
 def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
     """What fits is right, in one call with what does not as well, and stays remembered."""
     module = layer(mask=masks.Causal(), **options)
-    expected, extend = module(X), jax.jit(module.extend)
+    expected, extend = np.asarray(compiled(module)(X)), compiled(module, "extend")
+    memory = jax.device_get(compiled(module, "project_memory")(X))
     for room, parts in ((T, (T - 1, T + 2, T + 3)), (T - 2, (1, 4, T))):
         cache, got, before = module.cache(B, room), [], 0
-        rows = jnp.asarray(np.concatenate([X, X], axis=1))
+        rows = np.concatenate([X, X], axis=1)
         for end in parts:
             output, cache = extend(rows[:, before:end], cache)
             got.append(output)
             before = end
-        got = jnp.concatenate(got, axis=1)
+        got = np.concatenate(got, axis=1)
         assert_close(got[:, :room], expected[:, :room])
         assert np.isnan(got[:, room:]).all()
         assert cache.used.tolist() == [parts[-1]] * B
-        keys = module.project_memory(X[:, :room]).key
-        assert_close(cache.key[:, :, : room - 1], keys[:, :, : room - 1])
+        keys = np.asarray(cache.key)
+        assert_close(keys[:, :, : room - 1], memory.key[:, :, : room - 1])
 
     def step(cache, row):
         output, cache = module.extend(row[:, None], cache)
         return cache, output[:, 0]
 
-    _, scanned = jax.lax.scan(step, module.cache(B, 3), jnp.swapaxes(jnp.asarray(X), 0, 1))
+    _, scanned = jax.lax.scan(step, module.cache(B, 3), X.swapaxes(0, 1))
+    scanned = np.asarray(scanned)
     assert_close(scanned[:3].swapaxes(0, 1), expected[:, :3])
     assert np.isnan(scanned[3:]).all()
 
@@ -309,11 +321,22 @@ def test_more_positions_than_a_cache_has_are_stored_as_far_as_they_fit(used):
 def test_entropy_in_blocks_of_queries(options, monkeypatch):
     module, allowed = layer(**options), RNG.random((B, 1, T, T)) < 0.8
     given = {"mask": allowed, "lengths": np.array([5, 3])}
-    weights = module.weights(X, **given)
-    expected = jax.vmap(jax.vmap(regression.entropy))(weights)
+
+    @jax.jit
+    def weights_and_their_entropy(x):
+        weights = module.weights(x, **given)
+        return weights, jax.vmap(jax.vmap(regression.entropy))(weights)
+
+    @jax.jit
+    def in_blocks(x):
+        sums = module.reduced(lambda rows: rows.sum(-1), x, **given)
+        return module.entropy(x, **given), sums
+
+    weights, expected = jax.device_get(weights_and_their_entropy(X))
     monkeypatch.setattr(projected, "ROWS", 2)
-    assert_close(module.entropy(X, **given), expected)
-    assert_close(module.reduced(lambda rows: rows.sum(-1), X, **given), weights.sum(-1))
+    entropy, sums = in_blocks(X)
+    assert_close(entropy, expected)
+    assert_close(sums, weights.sum(-1))
 
 
 @pytest.mark.usefixtures("without_shape_hook")
@@ -364,7 +387,7 @@ def test_dropout_differs_from_head_to_head():
         linear.bias[...] = jnp.zeros(linear.bias.shape)
     module.value.bias[...] = jnp.ones(1)
     module.out.kernel[...] = jnp.eye(N)
-    kept = module(X, rng=jax.random.key(0))
+    kept = np.asarray(compiled(module)(X, rng=jax.random.key(0)))
     assert_close(kept, np.round(kept * T / 2) * 2 / T)
     assert all(np.abs(kept[..., 0] - kept[..., n]).max() > 0.1 for n in range(1, N))
 
