@@ -50,6 +50,10 @@ EXPERIMENTS = (
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
+        "dialogue",
+        "Answer what is said with attention, trained on conversations; chat with the model.",
+    ),
+    Experiment(
         "sequence-tasks",
         "Reverse, copy or sort sequences of integers with attention, and count what is right.",
     ),

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import tyro
@@ -57,14 +57,9 @@ class EvaluationFiles(Options):
 
 
 @dataclass(frozen=True)
-class CorpusOptions(EvaluationFiles):
+class TextPairs(EvaluationFiles):
     """Pairs of lines, and how they become tokens."""
 
-    data: Literal["bible", "greek-english", "english-greek"] = "bible"
-    """Without files of your own: clauses of two Bibles (73 MB, downloaded once), or the New
-    Testament's Greek and English with gold word alignments (9 MB), all of which is trained on."""
-    languages: tuple[str, str] = ("segond", "web")
-    """The two Bibles: kjv, basic, web, segond (French), valera, diodati, synodal."""
     train_source: Path | None = None
     """Training text, one sentence a line."""
     train_target: Path | None = None
@@ -91,8 +86,26 @@ class CorpusOptions(EvaluationFiles):
             got = f"{SPECIALS}, the special tokens. Got {self.vocabulary}"
             raise UserError(f"--vocabulary must be more than {got}.")
 
-    def tiny(self) -> "CorpusOptions":
+    def tiny(self) -> Self:
         return dataclasses.replace(self, smoke=True)
+
+    def out_of_the_box(self) -> "Corpus":
+        """Return the pairs where no files are named."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CorpusOptions(TextPairs):
+    """Pairs of lines in two languages, and how they become tokens."""
+
+    data: Literal["bible", "greek-english", "english-greek"] = "bible"
+    """Without files of your own: clauses of two Bibles (73 MB, downloaded once), or the New
+    Testament's Greek and English with gold word alignments (9 MB), all of which is trained on."""
+    languages: tuple[str, str] = ("segond", "web")
+    """The two Bibles: kjv, basic, web, segond (French), valera, diodati, synodal."""
+
+    def out_of_the_box(self) -> "Corpus":
+        return OUT_OF_THE_BOX[self.data](self)
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ class Corpus:
         gold = self.gold and tuple(frozenset((t, s) for s, t in links) for links in self.gold)
         return Corpus(*parts, self.names[::-1], self.notes, gold)
 
-    def vocabularies(self, options: CorpusOptions) -> tuple[Any, Any]:
+    def vocabularies(self, options: TextPairs) -> tuple[Any, Any]:
         """Return the source's and the target's vocabulary, of the training side only."""
         from attn_jax import text
 
@@ -122,7 +135,7 @@ class Corpus:
             return tuple(text.Vocabulary.train(lines, **how) for lines in self.train)
 
 
-def load(options: CorpusOptions) -> Corpus:
+def load(options: TextPairs) -> Corpus:
     """Read the files that were named, or what comes out of the box."""
     if options.names("train") or options.names("dev"):
         if not options.names("train"):
@@ -130,7 +143,7 @@ def load(options: CorpusOptions) -> Corpus:
         parts = [options.read(part) for part in ("train", "dev")]
         corpus = Corpus(*parts, NOTHING, options.sides("train"))
     else:
-        corpus = (_made_up if options.smoke else OUT_OF_THE_BOX[options.data])(options)
+        corpus = _made_up() if options.smoke else options.out_of_the_box()
     if options.names("test"):
         corpus = dataclasses.replace(corpus, test=options.read("test"))
     if not corpus.dev.source:
@@ -139,7 +152,9 @@ def load(options: CorpusOptions) -> Corpus:
     return dataclasses.replace(corpus, notes=(", ".join(sizes) + " pairs of lines", *corpus.notes))
 
 
-def load_test(options: EvaluationFiles, before: dict[str, Any]) -> Corpus:
+def load_test(
+    options: EvaluationFiles, before: dict[str, Any], kind: type[TextPairs] = CorpusOptions
+) -> Corpus:
     """Return what a trained model is evaluated on, and read no other file.
 
     That is the test files named now, or else what its training (of the options `before`, as
@@ -148,10 +163,9 @@ def load_test(options: EvaluationFiles, before: dict[str, Any]) -> Corpus:
     parts = ["test"]
     if not options.names("test"):
         paths = {name: Path(before[name]) for name in FILES if before.get(name)}
-        languages = tuple(before.get("languages", CorpusOptions.languages))
-        changed = {"languages": languages, "data_dir": options.data_dir}
+        tuples = {name: tuple(each) for name, each in before.items() if isinstance(each, list)}
         with as_user_errors(TypeError):  # a run of another version has other options
-            options = CorpusOptions(**before | paths | changed)
+            options = kind(**before | paths | tuples | {"data_dir": options.data_dir})
         parts = ["test", "dev"]
     for part in parts:
         if options.names(part):
@@ -163,7 +177,7 @@ def load_test(options: EvaluationFiles, before: dict[str, Any]) -> Corpus:
 FILES = [f"{part}_{side}" for part in PARTS for side in ("source", "target")]
 
 
-def _made_up(_: CorpusOptions) -> Corpus:
+def _made_up() -> Corpus:
     """A language whose words are those of the other one read backwards, in another order."""
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abdeilmnorst"), rng.integers(2, 7))) for _ in range(40)]

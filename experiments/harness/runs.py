@@ -65,8 +65,12 @@ class Run:
 
     def update_metrics(self, metrics: Mapping[str, Any]) -> Path:
         """Write numbers into metrics.json beside those that it has."""
+        return self.write_metrics(self.read_metrics() | dict(metrics))
+
+    def read_metrics(self) -> dict[str, Any]:
+        """Return the numbers in metrics.json, none where there is none."""
         path = self.directory / "metrics.json"
-        return self.write_metrics((read_json(path) if path.exists() else {}) | dict(metrics))
+        return read_json(path) if path.exists() else {}
 
     def write_predictions(self, columns: Mapping[str, ArrayLike]) -> Path:
         """Write predictions.csv: each column is [n], floats keep all their digits."""

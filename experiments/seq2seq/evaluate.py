@@ -56,7 +56,6 @@ def searches(
         for beam in sorted({1, options.beam}):
             search = dataclasses.replace(options, beam=beam, n_best=1)
             kept = text.LENGTHS[-1] if system == first else 0
-            name = GREEDY if beam == 1 else f"beam {beam}"
             translator = Translator(models, target, search, align_up_to=kept)
-            found.append(({"system": system, "search": name}, translator))
+            found.append(({"system": system, "search": search.name}, translator))
     return found

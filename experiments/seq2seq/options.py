@@ -2,10 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from experiments.harness.errors import UserError
-from experiments.harness.options import NonNegative, Options, Positive, Rate
+from experiments.harness.options import NonNegative, Options, Positive, Rate, Share
 from experiments.harness.smoke import RunOptions
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
@@ -137,9 +137,31 @@ class SearchOptions(Options):
         if not 1 <= self.n_best <= self.beam:
             raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
 
-    def tiny(self) -> "SearchOptions":
+    @property
+    def name(self) -> str:
+        """What a table calls the search."""
+        return "greedy" if self.beam == 1 else f"beam {self.beam}"
+
+    def tiny(self) -> Self:
         beam = min(self.beam, 2)
         return dataclasses.replace(self, beam=beam, n_best=min(self.n_best, beam))
+
+
+@dataclass(frozen=True)
+class SamplingOptions(SearchOptions):
+    """How to find an answer: drawn, or by a search."""
+
+    temperature: NonNegative[float] = 0.7
+    """Each token is drawn from softmax(logits / temperature); 0: by beam search."""
+    top_p: Share = 0.9
+    """Among the most probable tokens that have so much of the probability."""
+    draw_seed: NonNegative[int] = 0
+    """Seed of what is drawn."""
+
+    @property
+    def name(self) -> str:
+        """What a table calls the search."""
+        return f"drawn at {self.temperature:g}" if self.temperature else super().name
 
 
 @dataclass(frozen=True)

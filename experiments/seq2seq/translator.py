@@ -1,6 +1,7 @@
-"""Sources to translations, in order: greedy or beam search, one model or several, alignments."""
+"""Sources to translations, in order: greedy, beam search or sampling, ensembles, alignments."""
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from attn_jax import decoding, text
-from experiments.seq2seq.options import SearchOptions
+from experiments.seq2seq.options import SamplingOptions, SearchOptions
 from experiments.seq2seq.train import POSITIONS
 
 
@@ -53,6 +54,9 @@ class Translator:
     ):
         self.models, self.target, self.options = models, target, options
         self.align_up_to, self.forbidden = align_up_to, forbidden
+        drawn = isinstance(options, SamplingOptions) and options.temperature > 0
+        self.sampling = options if drawn else None
+        self.draws = itertools.count(options.draw_seed if drawn else 0)  # a seed for each batch
         self.batches = {"batch_size": batch_size, "batch_positions": positions, "lengths": lengths}
 
     @property
@@ -62,7 +66,11 @@ class Translator:
 
     def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
         """Return the n best translations of each encoded source."""
-        search = functools.partial(self._search, [nnx.split(model)[1] for model in self.models])
+        states = [nnx.split(model)[1] for model in self.models]
+
+        def search(source, length):
+            return self._search(states, jax.random.key(next(self.draws)), source, length)
+
         found = text.padded_search(search, sources, **self.batches)
         return [
             [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
@@ -88,7 +96,7 @@ class Translator:
         most = min(each.most_positions for each in self.models)
         options = self.options
 
-        def search(states, source, length):
+        def search(states, rng, source, length):
             longest = min(int(options.longest * source.shape[1]) + 10, most)
             models = [nnx.merge(*each) for each in zip(graphdefs, states, strict=True)]
             begun = [each.begin(source, length, longest=longest) for each in models]
@@ -101,6 +109,9 @@ class Translator:
             how = {"start": text.START, "end": text.END, "forbidden": self.forbidden}
             limit = (options.longest * length).astype(jnp.int32) + 10
             how |= {"max_length": longest, "limit": limit}
+            if self.sampling:
+                how |= {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+                return decoding.sample(step, state, rng=rng, **how)
             if options.beam == 1:
                 return decoding.greedy(step, state, **how)
             how |= {"beam_size": options.beam, "n_best": options.n_best}
