@@ -114,7 +114,7 @@ def test_a_link_and_a_relative_path_while_the_program_goes_elsewhere(tmp_path, m
 
 
 def test_what_orbax_left_unmerged_is_noticed_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_is_plain", lambda path: True)
+    monkeypatch.setattr(arrays, "_is_plain", lambda path: True)
     with pytest.raises(CheckpointError, match="cannot be written: orbax has not merged model"):
         train(tmp_path / "[0]", 1)
     assert checkpoints.steps(tmp_path / "[0]") == []
