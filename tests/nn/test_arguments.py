@@ -28,6 +28,7 @@ from attn_jax.nn import (
     Stack,
     TransformerSeq2Seq,
 )
+from tests.nn.compiled import compiled
 
 pytestmark = pytest.mark.usefixtures("without_shape_hook")
 
@@ -365,10 +366,14 @@ def test_a_model_with_numpy_sizes_is_called_and_decodes():
     two = np.int64(2)
     model = LanguageModel(np.int32(7), np.int64(4), two, two, rngs=nnx.Rngs(0))
     tokens = np.ones((2, 3), int)
-    expected = LanguageModel(7, 4, 2, 2, rngs=nnx.Rngs(0))(tokens)
-    np.testing.assert_array_equal(model(tokens), expected)
-    step, state = model.begin(tokens, longest=two)
-    assert step(jnp.array([1, 1]), state)[0].shape == (2, 7)
+    expected = compiled(LanguageModel(7, 4, 2, 2, rngs=nnx.Rngs(0)))(tokens)
+    np.testing.assert_array_equal(compiled(model)(tokens), expected)
+
+    def decoded(tokens):
+        step, state = model.begin(tokens, longest=two)
+        return step(tokens[:, -1], state)[0]
+
+    assert jax.eval_shape(decoded, tokens).shape == (2, 7)
     assert model.cache(two, two)[1].key.shape == (2, 2, 2, 2)
 
 
