@@ -1,1 +1,1 @@
-"""Experiments on attn_jax: one file each, one command line (`python -m experiments NAME`)."""
+"""Experiments on attn_jax: one folder each, one command line (`python -m experiments NAME`)."""

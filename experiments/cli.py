@@ -21,7 +21,8 @@ from experiments.harness import runs
 from experiments.harness.errors import Terminated, UserError, unknown
 
 PROGRAM = "python -m experiments"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # nobody's mistake, and no bug
+# a full or read-only disk
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = "terminated" if terminated else "interrupted"
         print(f"{what}: what is done is kept", file=sys.stderr)
         return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
-    except BrokenPipeError:  # who reads the output has had enough
+    except BrokenPipeError:  # the reader closed the pipe
         _discard_output()
         return 141
     except OSError as error:
@@ -138,12 +139,12 @@ def listing() -> str:
     rows = [f"  {each.name:{width}}  {each.summary}" for each in EXPERIMENTS]
     return "\n".join(
         [
-            f"usage: {PROGRAM} NAME [options]",
+            f"usage: {PROGRAM} NAME [COMMAND] [options]",
             "",
             "experiments:",
             *rows,
             "",
-            f"{PROGRAM} NAME --help shows the options of one.",
+            f"{PROGRAM} NAME --help shows the commands of one, or its options.",
         ]
     )
 
@@ -167,16 +168,21 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     commands: Mapping[str, Callable[[Any], None]] = module.COMMANDS
     classes = {name: get_type_hints(each)["options"] for name, each in commands.items()}
     command, *rest = argv if argv and argv[0] in commands else (next(iter(commands)), *argv)
-    how = {
-        "prog": f"{PROGRAM} {experiment.name}",
-        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-    }
-    if len(commands) == 1:
-        options = tyro.cli(classes[command], args=rest, **how)
-    else:
-        about = f"{experiment.summary} Without a command: {command}."
-        args = argv if argv[:1] in (["-h"], ["--help"]) else [command, *rest]
-        options = tyro.extras.subcommand_cli_from_dict(classes, args=args, description=about, **how)
+    name = f"{PROGRAM} {experiment.name}"
+    how = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    if len(commands) > 1 and argv[:1] in (["-h"], ["--help"]):
+        about = f"{experiment.summary} Without a command: {command} ({name} {command} --help)."
+        tyro.extras.subcommand_cli_from_dict(
+            classes, args=argv, prog=name, description=about, config=how
+        )
+    prog = name if len(commands) == 1 else f"{name} {command}"
+    try:
+        options = tyro.cli(classes[command], args=rest, prog=prog, config=how)
+    except SystemExit as stop:
+        late = [each for each in rest if each in commands]
+        if stop.code and late:
+            print(f"A command comes before its options: {name} {late[0]} …", file=sys.stderr)
+        raise
     try:
         commands[command](options)
     finally:

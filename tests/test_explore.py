@@ -22,6 +22,7 @@ HOSTILE = [
     "😀",
     " ",
     "",
+    "\ud800",
 ]
 
 
@@ -55,7 +56,7 @@ def test_many_weights_are_less_than_a_megabyte():
 
 
 def test_tokens_are_text_and_nothing_else(tmp_path):
-    page = explore(np.full((9, 9), 1 / 9), HOSTILE, title=HOSTILE[0], path=tmp_path / "a.html")
+    page = explore(np.full((10, 10), 0.1), HOSTILE, title=HOSTILE[0], path=tmp_path / "a.html")
     assert page.html.count("<script") == 2
     assert "alert(1)</script>" not in page.html
     data = stored(page)
@@ -85,22 +86,38 @@ def test_several_maps_an_image_and_sound():
     [
         (([1.0], "a"), "weights must be .layers, heads, q, k. or its last axes"),
         (([[np.nan]], "a"), "weights must be finite and not negative"),
-        (([[-0.5]], "a"), "weights must be finite and not negative"),
+        (([[-0.5]], "a"), r"weights must be finite and not negative. Got \[-0.5\]"),
+        (([[np.inf]], "a"), r"weights must be finite and not negative. Got \[inf\]"),
+        (({1: [[1.0]], "1": [[1.0]]}, "a"), "weights must have names that differ as text"),
         (({}, "a"), "weights must hold one array at least"),
         (({"a": [[1.0]], "b": [[0.5, 0.5]]}, "a"), "weights must have one shape"),
         (([[0.5, 0.5]], "ab"), "queries must be 1, as the weights"),
         (([[0.5, 0.5]], "a", "b"), "keys must be 2, as the weights"),
     ],
 )
-def test_mistakes(arguments, message):
+def test_mistakes(arguments, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         explore(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"image": np.zeros((4, 0, 3), np.uint8)}, "image must be .height, width, 3., uint8"),
+        ({"image": np.zeros((4, 5), np.uint8)}, "image must be .height, width, 3., uint8"),
+        ({"audio": ([0.0], 0)}, "audio must be finite samples .n. and a positive rate"),
+        ({"audio": ([np.nan], 8000)}, "audio must be finite samples .n. and a positive rate"),
+    ],
+)
+def test_mistakes_in_what_is_beside(what, message, without_shape_hook):
+    with pytest.raises(ValueError, match=message):
+        explore([[1.0]], "a", **what)
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium (apt install chromium)")
 def test_a_browser_shows_it(tmp_path):
     page = tmp_path / "page.html"
-    weights = RNG.dirichlet(np.full(9, 0.2), (2, 2, 9))
+    weights = RNG.dirichlet(np.full(10, 0.2), (2, 2, 10))
     weights[weights < 0.05] = 0
     explore({"a": weights, "b": weights[::-1]}, HOSTILE, path=page)
     how = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
@@ -109,7 +126,7 @@ def test_a_browser_shows_it(tmp_path):
     done = subprocess.run(["chromium", *how, page.as_uri()], capture_output=True, timeout=240)
     assert b"CONSOLE" not in done.stderr
     shown = done.stdout.decode()
-    zeros = [int(each) for each in re.findall(r"(\d+) of 9 are 0", shown)]
+    zeros = [int(each) for each in re.findall(r"(\d+) of 10 are 0", shown)]
     assert zeros == [int((each[0, 0, 0] == 0).sum()) for each in (weights, weights[::-1])]
-    assert shown.count('role="option"') == 9
+    assert shown.count('role="option"') == 10
     assert "&lt;script&gt;alert(1)" in shown

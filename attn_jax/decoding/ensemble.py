@@ -33,6 +33,9 @@ def ensemble(steps: Sequence[Step]) -> Step:
     def step(
         token: Int[Array, " n"], states: tuple[Any, ...]
     ) -> tuple[Float[Array, "n v"], tuple[Any, ...], Float[Array, "n k"] | None]:
+        fits = isinstance(states, tuple | list) and len(states) == len(steps)
+        rule = f"be a tuple, one of each of the {len(steps)} step functions"
+        require(fits, "state", rule, type(states).__name__)
         results = [each(token, state) for each, state in zip(steps, states, strict=True)]
         logits, after, weights = zip(*results, strict=True)
         shapes = {each.shape for each in logits}
@@ -40,6 +43,8 @@ def ensemble(steps: Sequence[Step]) -> Step:
         every = jnp.stack(logits).astype(jnp.promote_types(jnp.result_type(*logits), jnp.float32))
         every = jax.vmap(lambda each: log_probabilities(each, each))(every)
         weights = [each for each in weights if each is not None]
+        widths = {each.shape for each in weights}
+        require(len(widths) < 2, "steps", "return weights of one shape", f"{sorted(widths)}")
         mean = sum(weights) / len(weights) if weights else None
         return jax.nn.logsumexp(every, axis=0) - jnp.log(float(len(steps))), after, mean
 

@@ -127,6 +127,7 @@ class Block(nnx.Module):
         require(positions in POSITIONS, "positions", rule, repr(positions))
         (hidden,) = sizes_of(hidden=hidden)
         self.dropout = dropout
+        require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
         slots = {"score": score, "normalizer": normalizer, "dropout": dropout, "bias": bias}
         slots |= {"implementation": implementation, "dtype": dtype, "rngs": rngs}
         slots |= {"key_value_heads": key_value_heads, "normalize_query_key": normalize_query_key}

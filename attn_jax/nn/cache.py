@@ -9,7 +9,7 @@ A stack's cache is a tuple, one `Cache` of each layer. All arrays have the examp
 states of `attn_jax.decoding`, and the heads before the positions, [b, heads, positions, features].
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,14 @@ class Cache(NamedTuple):
         t = outputs.shape[1]
         at = self.position - t + jnp.arange(t, dtype=self.used.dtype)
         return jnp.where((at < self.key.shape[2])[None, :, None], outputs, jnp.nan)
+
+
+def require_each_layer(name: str, given: Any, kind: type, count: int) -> None:
+    """Refuse what is no tuple of one `kind`, a `Cache` or a `KeyValue`, of each layer."""
+    several = isinstance(given, tuple) and not isinstance(given, Cache | KeyValue)
+    fits = several and len(given) == count and all(isinstance(each, kind) for each in given)
+    got = type(given).__name__ + (f" of {len(given)}" if several else "")
+    require(fits, name, f"be a tuple, one {kind.__name__} of each of the {count} layers", got)
 
 
 def _written(

@@ -14,7 +14,7 @@ from attn_jax.nn.arguments import (
     sizes_of,
     tokens_of,
 )
-from attn_jax.nn.cache import Cache, KeyValue
+from attn_jax.nn.cache import Cache, KeyValue, require_each_layer
 from attn_jax.nn.embedding import Embedding, Positions
 from attn_jax.nn.transformer import Stack
 
@@ -92,6 +92,7 @@ class LanguageModel(nnx.Module):
 
         As many tokens of each text: where prompts differ in length, one call for each length.
         """
+        require_each_layer("cache", cache, Cache, self.stack.count)
         embedded = self.embedding(tokens, start=cache[0].position)
         outputs, cache = self.stack.extend(embedded, cache)
         return self.embedding.logits(outputs), cache
@@ -143,6 +144,7 @@ def step(
 ) -> tuple[Float[Array, "n v"], tuple[Cache, ...], Float[Array, "n s"] | None]:
     """One step of decoding: logits of the next token, the cache, the weights over a memory."""
     token = next_tokens_of(token, embedding.tokens.shape[0])
+    require_each_layer("cache", cache, Cache, stack.count)
     embedded = embedding(token[:, None], start=cache[0].position)
     seen = {"memory": memory, "memory_lengths": memory_lengths}
     outputs, cache, weights = stack.extend_aligned(embedded, cache, **seen)

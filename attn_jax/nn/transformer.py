@@ -25,7 +25,7 @@ from attn_jax.nn.arguments import (
     without_padding,
 )
 from attn_jax.nn.blocks import NORMS, Block
-from attn_jax.nn.cache import Cache, KeyValue
+from attn_jax.nn.cache import Cache, KeyValue, require_each_layer
 from attn_jax.nn.over_layers import BY_LAYER, Inspect
 from attn_jax.slots import is_pure
 
@@ -64,7 +64,6 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
         features, layers, memory_features = sizes_of(
             features=features, layers=layers, memory_features=memory_features
         )
@@ -182,13 +181,19 @@ class Stack(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t s"] | None]:
         """`extend`, and the last layer's weights over the memory, the mean of its heads."""
         inputs = self._rows(inputs)
-        rule = f"be a tuple, one of each of the {self.count} layers"
-        fits = not isinstance(cache, Cache) and len(cache) == self.count
-        require(fits, "cache", rule, f"{type(cache).__name__} of {len(cache)}")
+        require_each_layer("cache", cache, Cache, self.count)
         cache[0].require_room(inputs)
         require_memory(self.memory_features, memory)
-        if memory is not None and not isinstance(memory, tuple):
-            memory = self.project_memory(memory)
+        if memory is not None:
+            if not isinstance(memory, tuple):
+                memory = self.project_memory(memory)
+            require_each_layer("memory", memory, KeyValue, self.count)
+            sources, _, length, _ = memory[0].key.shape
+            shared = inputs.shape[0] % max(sources, 1) == 0
+            rule = f"be of {inputs.shape[0]} examples, as the inputs, or of a divisor of it"
+            require(shared, "memory", rule, f"{sources}")
+            if memory_lengths is not None:
+                memory_lengths = lengths_of("memory_lengths", memory_lengths, sources, length)
         given = inputs, cache, memory, memory_lengths
         outputs, cache, queries = over_layers.extended(self.blocks, *given, once=self.pure)
         alignment = None

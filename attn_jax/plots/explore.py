@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attn_jax.checks import require
+from attn_jax.checks import read_array, require
 
 EXACT = 2**17  # weights, of all maps together, that have two bytes each; of more, one each
 
@@ -32,8 +32,8 @@ class Page:
 
     def _repr_html_(self) -> str:
         # A frame of its own: several pages of one notebook do not meet, nor do their styles.
-        frame = 'style="width: 100%; height: 44em; border: 0" title="attention"'
-        return f'<iframe {frame} srcdoc="{html.escape(self.html)}"></iframe>'
+        frame = 'sandbox="allow-scripts" style="width: 100%; height: 44em; border: 0"'
+        return f'<iframe {frame} title="attention" srcdoc="{html.escape(self.html)}"></iframe>'
 
 
 def explore(
@@ -71,6 +71,7 @@ def explore(
     maps = weights if isinstance(weights, Mapping) else {"": weights}
     require(len(maps) > 0, "weights", "hold one array at least", dict(maps))
     arrays = {str(name): _four_axes(each) for name, each in maps.items()}
+    require(len(arrays) == len(maps), "weights", "have names that differ as text", list(maps))
     shapes = {each.shape for each in arrays.values()}
     require(len(shapes) == 1, "weights", "have one shape", sorted(shapes))
     layers, heads, q, k = shapes.pop()
@@ -101,11 +102,11 @@ def explore(
 
 def _four_axes(weights: ArrayLike) -> np.ndarray:
     """The weights in float64, [layers, heads, q, k]."""
-    array = np.asarray(weights, np.float64)
+    array = read_array(weights, "weights").astype(np.float64)
     fits = 2 <= array.ndim <= 4 and array.size > 0
     require(fits, "weights", "be [layers, heads, q, k] or its last axes, not empty", array)
-    proper = bool(np.isfinite(array).all() and (array >= 0).all())
-    require(proper, "weights", "be finite and not negative", array[~(array >= 0)][:1])
+    wrong = array[~(np.isfinite(array) & (array >= 0))][:1].tolist()
+    require(not wrong, "weights", "be finite and not negative", wrong)
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
@@ -125,7 +126,7 @@ def _image(image: ArrayLike, keys: int) -> dict[str, Any]:
     from PIL import Image
 
     array = np.asarray(image)
-    proper = array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8
+    proper = array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size > 0
     require(proper, "image", "be [height, width, 3], uint8", array)
     rows = round((keys * array.shape[0] / array.shape[1]) ** 0.5)
     require(rows > 0 and keys % rows == 0, "keys", "fill a grid of the image's proportions", keys)
@@ -138,7 +139,8 @@ def _image(image: ArrayLike, keys: int) -> dict[str, Any]:
 def _audio(samples: ArrayLike, rate: int) -> dict[str, Any]:
     """A WAV of 16 bits, and its length in seconds."""
     array = np.asarray(samples, np.float64)
-    require(array.ndim == 1 and array.size > 0, "audio", "be samples [n] and their rate", array)
+    proper = array.ndim == 1 and array.size > 0 and bool(np.isfinite(array).all()) and rate > 0
+    require(proper, "audio", "be finite samples [n] and a positive rate", f"{array.shape}, {rate}")
     stream = io.BytesIO()
     with wave.open(stream, "wb") as file:
         file.setnchannels(1)
@@ -154,8 +156,9 @@ def _audio(samples: ArrayLike, rate: int) -> dict[str, Any]:
 def _filled(title: str, data: Mapping[str, Any]) -> str:
     """The page with its data: no character of a token can end the element that holds it."""
     template = resources.files("attn_jax.plots").joinpath("explore.html").read_text("utf-8")
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
-    for sign in "<>&\u2028\u2029":
+    text = json.dumps(data, allow_nan=False)  # ASCII, half a surrogate pair too
+    for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     before, between, after = template.split("{{}}")
+    title = title.encode("utf-8", "replace").decode()
     return before + html.escape(title) + between + text + after

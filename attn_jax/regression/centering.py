@@ -2,7 +2,8 @@
 
 A fit depends on differences of inputs alone, and moves with its targets. What JAX would round
 before it subtracts (float64 and int64 of NumPy where JAX has 32 bits, dates) is centred first, in
-its own dtype. Under `jax.jit` an argument was rounded before it comes here.
+its own dtype, and integers that JAX traces are subtracted as integers. Other arguments of `jax.jit`
+were rounded before they come here.
 """
 
 from typing import Any
@@ -68,7 +69,11 @@ def centred_targets(
     """
     host = _exact(value)
     if host is None or host.ndim != 2:
-        return as_array(value, "value"), None
+        array = as_array(value, "value")
+        if shift and array.ndim == 2 and len(array) and _is_finer(array.dtype):
+            middle = array[len(array) // 2][None]  # of traced integers any row is a centre
+            return difference(array, middle), middle.astype(jnp.result_type(float))
+        return array, None
     if not shift:
         rule = "vary by more than float32 rounds where a query's weights may not sum to 1 "
         require(not _is_lost(host, host), "value", rule + FLOAT64, host)
@@ -99,10 +104,16 @@ def _exact(value: Any) -> np.ndarray | None:
     read = read_array(value, "value")
     kind = read.dtype.kind
     known = concrete(read) if kind in "iu" or isinstance(read, np.ndarray) else None
-    if known is None or kind not in "iuf":
-        return None
-    digits = jnp.finfo(read.dtype).nmant if kind == "f" else jnp.iinfo(read.dtype).bits
-    return known if digits > jnp.finfo(jnp.result_type(float)).nmant else None
+    return known if known is not None and kind in "iuf" and _is_finer(read.dtype) else None
+
+
+def _is_finer(dtype: Any) -> bool:
+    """Whether numbers of this type have more digits than JAX's floats."""
+    if not np.issubdtype(dtype, np.number):
+        return False
+    integers = np.issubdtype(dtype, np.integer)
+    digits = jnp.iinfo(dtype).bits if integers else jnp.finfo(dtype).nmant
+    return digits > jnp.finfo(jnp.result_type(float)).nmant
 
 
 def _is_lost(rounded: np.ndarray, fine: np.ndarray) -> bool:

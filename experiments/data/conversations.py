@@ -19,7 +19,7 @@ CHITCHAT = Wheel(
     sha256="7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
 )
 FILE = "chitchat_dataset/dataset.json"
-TURN = " / "  # between the turns of a source
+TURN_SEPARATOR = " / "  # between the turns of a source
 HELD_OUT = 20  # one conversation of so many is for dev, the next one for test
 
 
@@ -40,6 +40,6 @@ def load(*, turns: int = 1, most_words: int = 20, data_dir: Path | None = None) 
         for at in range(1, len(said)):
             before = said[max(at - turns, 0) : at]
             if all(0 < len(turn.split()) <= most_words for turn in (*before, said[at])):
-                part.source.append(TURN.join(before))
+                part.source.append(TURN_SEPARATOR.join(before))
                 part.target.append(said[at])
     return parts

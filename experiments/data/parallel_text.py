@@ -21,10 +21,10 @@ class EvaluationFiles(Options):
     """Pairs of lines to evaluate on."""
 
     test_source: Path | None = None
-    """Text that nothing is chosen by. Default: that of the training, or of --data; where there is
-    none, the dev lines are reported."""
+    """Text that nothing is chosen by. Default: what the training reported on; where there is none,
+    the dev lines are reported."""
     test_target: Path | None = None
-    """Its translation."""
+    """Its target side, line by line."""
     data_dir: Path | None = None
     """Where downloads are kept. Default: ~/.cache/attn_jax."""
 
@@ -63,11 +63,11 @@ class TextPairs(EvaluationFiles):
     train_source: Path | None = None
     """Training text, one sentence a line."""
     train_target: Path | None = None
-    """Its translation, line by line."""
+    """Its target side, line by line."""
     dev_source: Path | None = None
     """Held-out text that chooses the best checkpoint. Default: every 50th training pair."""
     dev_target: Path | None = None
-    """Its translation."""
+    """Its target side, line by line."""
     tokens: Literal["word", "character", "bpe"] = "bpe"
     """How a line falls into tokens."""
     vocabulary: int | None = 6000

@@ -26,7 +26,13 @@ from experiments.harness.errors import UserError, as_user_errors, listed, unknow
 from experiments.harness.options import NonNegative
 from experiments.harness.runs import Run, require_same
 from experiments.harness.smoke import RunOptions, tiny
-from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions, TrainOptions
+from experiments.seq2seq.options import (
+    FitOptions,
+    ModelOptions,
+    NBestOptions,
+    SearchOptions,
+    TrainOptions,
+)
 
 NAME = "date-translation"
 CHUNK = 64  # lines translated together
@@ -43,7 +49,7 @@ class Translate(RunOptions):
     """Dates. Without any, each line of the standard input is one."""
     language: str | None = None
     """The language that they are written in."""
-    search: SearchOptions = SEARCH
+    search: NBestOptions = NBestOptions(longest=0.5)  # noqa: RUF009 - it is frozen
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 
 Without files the data are 65,182 pairs of turns of the chitchat data set (8 MB, downloaded once):
 students who talk to each other, unmoderated, and so are the answers. Minutes of training on two
-cores teach greetings, thanks, questions in return; they teach no facts, no memory and no manners.
+cores teach greetings, thanks, questions in return; they teach no facts and no memory.
 
 `train` trains the model and its twin without attention, and reports the perplexity of both and of a
 unigram, and how long and how various the answers are (distinct-1 and distinct-2: Li et al. 2016).
@@ -25,7 +25,7 @@ from experiments.seq2seq.options import (
     ModelOptions,
     SamplingOptions,
     SystemOptions,
-    TrainOptions,
+    TrainAndEvaluate,
 )
 
 MODEL = ModelOptions(embedding=128, features=256, order="step_then_attend", tied=True, dropout=0.3)
@@ -70,7 +70,7 @@ class Evaluate(SystemOptions):
 
 
 @dataclass(frozen=True)
-class Train(Evaluate, TrainOptions):
+class Train(Evaluate, TrainAndEvaluate):
     """Train a model that answers, and its twin without attention; evaluate."""
 
     corpus: Turns = TURNS

@@ -1,11 +1,15 @@
 """A prompt in the terminal: what is typed is answered, with the turns before it as context."""
 
+import contextlib
+import itertools
 import sys
+from collections.abc import Iterator
 
-from experiments.data.conversations import TURN
+from experiments.data import lines
+from experiments.data.conversations import TURN_SEPARATOR
 from experiments.dialogue import Chat
 from experiments.dialogue.report import NAME, answering
-from experiments.harness.errors import UserError
+from experiments.harness.errors import UserError, as_user_errors
 from experiments.machine_translation import output
 from experiments.seq2seq.evaluate import load, load_ensemble
 from experiments.seq2seq.translator import cut
@@ -23,23 +27,27 @@ def chat(options: Chat) -> None:
     translator = answering(models, loaded.target, options.search)
     context = loaded.options["corpus"]["context"]
     said: list[str] = []
-    interactive = sys.stdin is not None and sys.stdin.isatty()
-    if interactive:
-        print("Answers are unmoderated. Ctrl-D ends.")
-    while True:
-        try:
-            line = input(PROMPT if interactive else "").strip()
-        except EOFError:
-            if interactive:
-                print()
-            return
-        if not line:
-            continue
-        said.append(line)
-        source = TURN.join(said[-context:])
-        ((answer, *_),) = translator(cut([loaded.source.encode(source)], translator.most_source))
+    for line in filter(str.strip, typed()):
+        said.append(line.strip())
+        with as_user_errors(ValueError):
+            source = TURN_SEPARATOR.join(said[-context:])
+            encoded = loaded.source.encode(source)
+        ((answer, *_),) = translator(cut([encoded], translator.most_source))
         print(answer.text, flush=True)
         said.append(answer.text)
         if picture is not None:
             path = picture.with_stem(f"{picture.stem}_{len(said) // 2}")
             output.draw(path, source, answer, loaded.vocabularies)
+
+
+def typed() -> Iterator[str]:
+    """Yield what is typed at a prompt, or the lines of the standard input, until it ends."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        lines.as_utf8(sys.stdout)
+        yield from itertools.chain.from_iterable(lines.chunks(sys.stdin, 1))
+        return
+    print("Answers are unmoderated. Ctrl-D ends.")
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input(PROMPT)
+    print()

@@ -19,7 +19,7 @@ from experiments.harness.glyphs import say_missing
 from experiments.harness.runs import Run, plain, require_same
 from experiments.seq2seq import figures
 from experiments.seq2seq import train as engine
-from experiments.seq2seq.evaluate import ATTENTION, TWIN, load, load_ensemble, systems
+from experiments.seq2seq.evaluate import TWIN, load, load_ensemble, systems
 from experiments.seq2seq.options import FitOptions, SearchOptions
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translator, cut
@@ -41,9 +41,10 @@ def train(options: Train) -> None:
     pairs, dev = (each.encoded(*both) for each in (corpus.train, corpus.dev))
     batches = engine.batches(pairs, options.fit, max_length=options.corpus.max_length)
     task = engine.Task(*both, batches, dev)
+    others = load_ensemble(NAME, options, both)
     output = engine.train(NAME, options, task, twin=True)
     output.update_metrics({"unigram": unigram(pairs.target, len(both[1]))})
-    report(options, corpus, load(NAME, options), [], output)
+    report(options, corpus, load(NAME, options), others, output)
 
 
 def evaluate(options: Evaluate) -> None:
@@ -62,13 +63,13 @@ def report(
     options: Evaluate, corpus: Corpus, loaded: Saved, others: Sequence[Saved], output: Run
 ) -> None:
     """Print, write and draw what the answers are worth."""
-    lines = corpus.test if corpus.test.source else corpus.dev
+    part, lines = ("test", corpus.test) if corpus.test.source else ("dev", corpus.dev)
     pairs = lines.encoded(*loaded.vocabularies)
     found = systems(loaded, others, average=options.average)
     few = Pairs(*(side[:ANSWERED] for side in lines))
     rows, answers = [], {}
     sampled = options.search.temperature > 0
-    greedy = dataclasses.replace(options.search, temperature=0.0, beam=1, n_best=1)
+    greedy = dataclasses.replace(options.search, temperature=0.0, beam=1)
     for name, models in found.items():
         for search in [options.search, greedy] if sampled else [options.search]:
             translator = answering(models, loaded.target, search)
@@ -81,16 +82,19 @@ def report(
     losses = engine.dev_losses(pairs, FitOptions())
     perplexity = {name: losses(models[0])["dev_perplexity"] for name, models in found.items()}
     words = variety(few.target)
+    how = {name: getattr(options, name) for name in ("average", "ensemble", "search")}
     metrics = {
+        "how": how,
+        "part": part,
         "perplexity": perplexity[next(iter(found))],
         "twin_perplexity": perplexity.get(TWIN),
-        "answers": [*rows, {"system": "people", "answers": "theirs"} | words],
+        "answers": [*rows, {"system": "reference", "answers": "-"} | words],
     }
     if unigrams := _unigram_of(loaded):
         metrics["unigram_perplexity"] = unigram_perplexity(unigrams, pairs.target)
     output.update_metrics(metrics)
     columns = {f"{name}, {how}": [a.text for a in best] for (name, how), best in answers.items()}
-    output.write_predictions({"said": few.source, "answered": few.target} | columns)
+    output.write_predictions({"said": few.source, "reference": few.target} | columns)
     _show(metrics, few, columns)
     output.clear_figures("answer_*")
     _draw(output, loaded, few, answers)
@@ -134,8 +138,8 @@ def unigram_perplexity(counts: Sequence[int], targets: Sequence[Sequence[int]]) 
     """Return the perplexity of targets by the share of each token, one added to each count."""
     total = sum(counts) + len(counts)
     tokens = [token for each in targets for token in (*each, text.END)]
-    bits = -sum(math.log((counts[token] + 1) / total) for token in tokens)
-    return math.exp(bits / max(len(tokens), 1))
+    nats = -sum(math.log((counts[token] + 1) / total) for token in tokens)
+    return math.exp(nats / max(len(tokens), 1))
 
 
 def _unigram_of(loaded: Saved) -> list[int] | None:
@@ -144,27 +148,29 @@ def _unigram_of(loaded: Saved) -> list[int] | None:
 
 
 def _show(metrics: dict[str, Any], lines: Pairs, columns: dict[str, list[str]]) -> None:
-    names = {"perplexity": ATTENTION, "twin_perplexity": TWIN, "unigram_perplexity": "unigram"}
+    first = metrics["answers"][0]["system"]
+    names = {"perplexity": first, "twin_perplexity": TWIN, "unigram_perplexity": "unigram"}
     rows = [
-        {"": name, "perplexity": metrics[key]}
+        {"model": name, "perplexity": metrics[key]}
         for key, name in names.items()
         if metrics.get(key) is not None
     ]
-    print(f"\n{len(lines.source):,} test turns answered; perplexity of all test answers")
+    part = metrics["part"]
+    print(f"\n{len(lines.source):,} {part} turns answered; perplexity of all {part} answers")
     tables.print_table(rows)
     headings = {"distinct_1": "distinct-1", "distinct_2": "distinct-2"}
     answers = [{headings.get(k, k): v for k, v in row.items()} for row in metrics["answers"]]
     tables.print_table(answers)
     examples = zip(lines.source[:SHOWN], next(iter(columns.values()))[:SHOWN], strict=True)
-    tables.print_table([{"said": said, "answered": answer} for said, answer in examples])
+    tables.print_table([{"said": said, "answer": answer} for said, answer in examples])
 
 
 def _draw(output: Run, loaded: Saved, lines: Pairs, answers: dict[Any, Any]) -> None:
-    best = next(iter(answers.values()))
-    drawn = 0
-    for source, answer in zip(lines.source, best, strict=True):
-        figure = figures.heat_map(source, answer, loaded.vocabularies, ("said", "answered"))
-        if figure is not None and len(answer.ids) > 2 and drawn < DRAWN:
-            drawn += 1
-            say_missing([source, answer.text])
-            output.write_figure(f"answer_{drawn}", figure)
+    pairs = zip(lines.source, next(iter(answers.values())), strict=True)
+    chosen = [each for each in pairs if each[1].weights is not None and len(each[1].ids) > 2][
+        :DRAWN
+    ]
+    say_missing([each for source, answer in chosen for each in (source, answer.text)])
+    for number, (source, answer) in enumerate(chosen, 1):
+        figure = figures.heat_map(source, answer, loaded.vocabularies, ("said", "answer"))
+        output.write_figure(f"answer_{number}", figure)

@@ -14,7 +14,7 @@ class RunOptions(Options):
 
     output: Output = field(default_factory=Output)
     smoke: bool = False
-    """A tiny run that takes seconds: little data, a small model, few steps."""
+    """A tiny run that takes seconds: little data, a small model, few steps, a small beam."""
 
 
 T = TypeVar("T", bound=RunOptions)

@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.data.parallel_text import CorpusOptions, EvaluationFiles
-from experiments.harness.errors import UserError
 from experiments.harness.smoke import RunOptions
 from experiments.seq2seq.options import (
     BleuTokenize,
     FitOptions,
     ModelOptions,
+    NBestOptions,
     SearchOptions,
     SystemOptions,
-    TrainOptions,
+    TrainAndEvaluate,
 )
 
 MODEL = ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
@@ -24,7 +24,7 @@ SEARCH = SearchOptions(beam=5, length_penalty=1.0)
 class Translate(SystemOptions):
     """Translate the standard input, line by line and in order, to the standard output."""
 
-    search: SearchOptions = SEARCH
+    search: NBestOptions = NBestOptions(beam=5, length_penalty=1.0)  # noqa: RUF009 - it is frozen
     alignments: Path | None = None
     """Write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each line of
     output. Words are what stands between spaces."""
@@ -56,15 +56,8 @@ class Speed(RunOptions):
 
 
 @dataclass(frozen=True)
-class Train(Speed, Evaluate, TrainOptions):
+class Train(Speed, Evaluate, TrainAndEvaluate):
     """Train an encoder-decoder with attention on pairs of lines, and evaluate it."""
 
     twin: bool = False
     """Train the model without attention as well, of as many parameters."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        made = min(self.fit.keep, -(-self.fit.steps // self.fit.evaluate_every))
-        if self.average > made:
-            rule = f"must be at most {made}, the checkpoints that --keep and --evaluate-every leave"
-            raise UserError(f"--average {rule}. Got {self.average}.")

@@ -54,7 +54,7 @@ def searches(
     first, found = next(iter(systems)), []
     for system, models in systems.items():
         for beam in sorted({1, options.beam}):
-            search = dataclasses.replace(options, beam=beam, n_best=1)
+            search = dataclasses.replace(options, beam=beam)
             kept = text.LENGTHS[-1] if system == first else 0
             translator = Translator(models, target, search, align_up_to=kept)
             found.append(({"system": system, "search": search.name}, translator))

@@ -83,8 +83,8 @@ def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
     count = parameters(near, sources, targets)
     if abs(count / goal - 1) > NEAR:
         raise UserError(
-            f"--twin finds no model without attention of about {goal:,} parameters: the nearest, "
-            f"of {near.features} features, has {count:,}. Choose another --embedding or --features."
+            f"no model without attention has about {goal:,} parameters: the nearest, of "
+            f"{near.features} features, has {count:,}. Choose another --embedding or --features."
         )
     return near
 

@@ -123,8 +123,6 @@ class SearchOptions(Options):
 
     beam: Positive[int] = 1
     """Hypotheses kept at each step; 1 is greedy."""
-    n_best: int = 1
-    """Translations of each line."""
     length_penalty: NonNegative[float] = 0.6
     """Exponent of GNMT's length penalty."""
     longest: Positive[float] = 2.0
@@ -132,19 +130,30 @@ class SearchOptions(Options):
     max_source: Positive[int] = 1000
     """The longest source, in tokens: a longer one is cut, and its line is named."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        if not 1 <= self.n_best <= self.beam:
-            raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
-
     @property
     def name(self) -> str:
         """What a table calls the search."""
         return "greedy" if self.beam == 1 else f"beam {self.beam}"
 
     def tiny(self) -> Self:
-        beam = min(self.beam, 2)
-        return dataclasses.replace(self, beam=beam, n_best=min(self.n_best, beam))
+        return dataclasses.replace(self, beam=min(self.beam, 2))
+
+
+@dataclass(frozen=True)
+class NBestOptions(SearchOptions):
+    """How to search for a translation, or for several."""
+
+    n_best: int = 1
+    """Translations of each line."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.n_best <= self.beam:
+            raise UserError(f"--n-best must be 1 to --beam, {self.beam}. Got {self.n_best}.")
+
+    def tiny(self) -> Self:
+        small = super().tiny()
+        return dataclasses.replace(small, n_best=min(self.n_best, small.beam))
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,12 @@ class SamplingOptions(SearchOptions):
     draw_seed: NonNegative[int] = 0
     """Seed of what is drawn."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beam > 1 and self.temperature:
+            needed = f"--beam {self.beam} needs --temperature 0"
+            raise UserError(f"--beam searches and --temperature draws: {needed}.")
+
     @property
     def name(self) -> str:
         """What a table calls the search."""
@@ -170,6 +185,18 @@ class SystemOptions(RunOptions):
 
     search: SearchOptions = field(default_factory=SearchOptions)
     average: Positive[int] = 1
-    """Translate with the mean of so many of the last checkpoints. 1: with the best checkpoint."""
+    """The model is the mean of so many of the last checkpoints; 1: the best one."""
     ensemble: tuple[str, ...] = ()
     """Names of further runs of the same vocabularies, in an ensemble with this one."""
+
+
+@dataclass(frozen=True)
+class TrainAndEvaluate(SystemOptions, TrainOptions):
+    """Train a model, and evaluate it."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        made = min(self.fit.keep, -(-self.fit.steps // self.fit.evaluate_every))
+        if self.average > made:
+            rule = f"must be at most {made}, the checkpoints that --keep and --evaluate-every leave"
+            raise UserError(f"--average {rule}. Got {self.average}.")

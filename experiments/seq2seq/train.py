@@ -81,7 +81,7 @@ def train(
     which an earlier run of the name is gone.
     """
     chosen = {saved.TRAINING: options.model}
-    if twin:
+    if twin and options.model.score != "none":
         chosen[saved.TWIN] = models.twin(options.model, *task.sizes)
     for each in chosen.values():
         models.parameters(each, *task.sizes)  # refuses what cannot be built

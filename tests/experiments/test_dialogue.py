@@ -25,19 +25,8 @@ def trained(tmp_path_factory):
 
 def chat(directory, monkeypatch, capsys, lines, *options):
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    monkeypatch.setattr("builtins.input", lambda _: next(typed))
-    typed = iter([*lines.splitlines()])
-
-    def read(_):
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
     argv = ["dialogue", "chat", *map(str, options), "--output-dir", str(directory)]
-    code = cli.main(argv)
-    return code, capsys.readouterr()
+    return cli.main(argv), capsys.readouterr()
 
 
 def test_training_reports_perplexity_beside_the_twins(trained):
@@ -49,7 +38,7 @@ def test_training_reports_perplexity_beside_the_twins(trained):
     rows = {(row["system"], row["answers"]): row for row in metrics["answers"]}
     systems = ("attention", "no attention")
     assert set(rows) == {(s, a) for s in systems for a in ("drawn at 0.7", "greedy")} | {
-        ("people", "theirs")
+        ("reference", "-")
     }
     with (run / "predictions.csv").open(encoding="utf-8", newline="") as file:
         predicted = list(csv.DictReader(file))
@@ -82,11 +71,23 @@ def test_chat_answers_each_line_and_draws_it(trained, tmp_path, monkeypatch, cap
         (["chat", "--name", "none"], "holds no run"),
         (["chat", "--top-p", "0"], "--top-p must be greater than 0 and at most 1"),
         (["--context", "0"], "--context must be positive"),
+        (["chat", "--beam", "5"], "--beam 5 needs --temperature 0"),
+        (["--smoke", "--average", "9"], "--average must be at most"),
+        (["--smoke", "--ensemble", "none"], "holds no run"),
     ],
 )
 def test_mistakes(options, message, tmp_path, capsys):
     assert cli.main(["dialogue", *options, "--output-dir", str(tmp_path)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_without_attention_is_its_own_twin(tmp_path):
+    argv = ["dialogue", "--smoke", "--steps", "2", "--score", "none", "--temperature", "0"]
+    assert cli.main([*argv, "--output-dir", str(tmp_path)]) == 0
+    run = tmp_path / "dialogue" / "default"
+    rows = json.loads((run / "metrics.json").read_text())["answers"]
+    assert [row["system"] for row in rows] == ["no attention", "reference"]
+    assert not (run / "training" / "twin").exists()
 
 
 def test_a_unigram_counts_each_token_and_the_end():

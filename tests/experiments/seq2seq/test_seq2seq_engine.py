@@ -10,7 +10,7 @@ from attn_jax.nn import TransformerSeq2Seq
 from experiments.data.pairs import Pairs
 from experiments.harness.errors import UserError
 from experiments.seq2seq import models, train
-from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
+from experiments.seq2seq.options import FitOptions, ModelOptions, NBestOptions, SearchOptions
 from experiments.seq2seq.train import Task
 from experiments.seq2seq.translator import Translator, cut
 from tests.tolerance import assert_close
@@ -39,7 +39,7 @@ def test_a_transformers_twin_is_as_wide():
 
 def test_a_twin_of_another_size_is_refused():
     options = ModelOptions(embedding=2, features=2)
-    with pytest.raises(UserError, match=r"--twin finds no model .* of about 199 parameters"):
+    with pytest.raises(UserError, match="no model without attention has about 199 parameters"):
         models.twin(options, 5, 5)
 
 
@@ -108,7 +108,7 @@ def model_of(seed, **options):
 
 def test_translations_do_not_depend_on_company():
     target = text.Vocabulary.train(["abcdefg"], kind="character")
-    translator = Translator([model_of(0)], target, SearchOptions(beam=2, n_best=2), batch_size=4)
+    translator = Translator([model_of(0)], target, NBestOptions(beam=2, n_best=2), batch_size=4)
     sources = [[5, 6, 7], [], [8] * 9, [9, 10], [12, 4, 5, 6]]
     together_ = translator(sources)
     assert [len(each) for each in together_] == [2, 1, 2, 2, 2]
@@ -130,7 +130,7 @@ def test_long_sources_come_without_weights():
     states = [nnx.split(each)[1] for each in translator.models]
     for width, kept in ((4, True), (8, False)):
         given = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, width), (2,)))
-        found = jax.eval_shape(translator._search, states, *given)
+        found = jax.eval_shape(translator._search, states, jax.random.key(0), *given)
         assert (found.weights is not None) == kept
 
 
