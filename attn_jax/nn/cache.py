@@ -76,7 +76,7 @@ def require_each_layer(name: str, given: Any, kind: type, count: int) -> None:
     several = isinstance(given, tuple) and not isinstance(given, Cache | KeyValue)
     fits = several and len(given) == count and all(isinstance(each, kind) for each in given)
     got = type(given).__name__ + (f" of {len(given)}" if several else "")
-    require(fits, name, f"be a tuple, one {kind.__name__} of each of the {count} layers", got)
+    require(fits, name, f"be a tuple, one of each of the {count} layers", got)
 
 
 def _written(

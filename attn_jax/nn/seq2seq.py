@@ -34,6 +34,7 @@ class Seq2Seq(nnx.Module):
       dropout: rate on the source's embeddings.
       rngs: a seed for the embeddings.
 
+    >>> import jax.numpy as jnp
     >>> from attn_jax.nn import RecurrentEncoder
     >>> encoder = RecurrentEncoder(4, 3, rngs=nnx.Rngs(0))
     >>> decoder = Decoder(11, 6, 6, embedding=4, features=5, rngs=nnx.Rngs(1))
