@@ -170,14 +170,15 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
     command, *rest = argv if argv and argv[0] in commands else (next(iter(commands)), *argv)
     name = f"{PROGRAM} {experiment.name}"
     how = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    if len(commands) > 1 and argv[:1] in (["-h"], ["--help"]):
-        about = f"{experiment.summary} Without a command: {command} ({name} {command} --help)."
-        tyro.extras.subcommand_cli_from_dict(
-            classes, args=argv, prog=name, description=about, config=how
-        )
-    prog = name if len(commands) == 1 else f"{name} {command}"
     try:
-        options = tyro.cli(classes[command], args=rest, prog=prog, config=how)
+        if len(commands) == 1:
+            options = tyro.cli(classes[command], args=rest, prog=name, config=how)
+        else:
+            about = f"{experiment.summary} Without a command: {command} ({name} {command} --help)."
+            args = argv if argv[:1] in (["-h"], ["--help"]) else [command, *rest]
+            options = tyro.extras.subcommand_cli_from_dict(
+                classes, args=args, prog=name, description=about, config=how
+            )
     except SystemExit as stop:
         late = [each for each in rest if each in commands]
         if stop.code and late:

@@ -313,7 +313,7 @@ def test_who_reads_the_output_may_leave(trained):
     [
         (("translate", "--name", "none"), "holds no run. Train a model of this --name first."),
         (("train", "--beam", 0), "--beam must be positive and finite. Got 0."),
-        (("train", "--n-best", 9), "--n-best must be 1 to --beam, 5. Got 9."),
+        (("translate", "--n-best", 9), "--n-best must be 1 to --beam, 5. Got 9."),
         (("train", "--dropout", 1), "--dropout must be at least 0 and less than 1."),
         (("train", "--train-source", "nowhere"), "go together. Missing: --train-target"),
         (("evaluate", "--average", 99), "--average must be at most 2, the checkpoints that"),
