@@ -19,7 +19,7 @@ import tyro
 from attn_jax.training.interrupt import Interrupt
 from attn_jax.training.lock import Lock
 from experiments import cli
-from experiments.harness import runs, tables
+from experiments.harness import files, runs, tables
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Rate, Share, at_least
 from experiments.harness.runs import Output
@@ -219,7 +219,7 @@ def test_json_is_valid_without_finite_numbers(run):
 
 def test_json_refuses_what_it_does_not_know():
     with pytest.raises(TypeError, match="no JSON for set"):
-        runs.to_json({"a": {1}})
+        files.to_json({"a": {1}})
 
 
 def test_predictions_keep_every_bit(run):
@@ -240,7 +240,7 @@ def test_predictions_keep_every_bit(run):
 @pytest.mark.parametrize("columns", [{"a": [1], "b": [1, 2]}, {"a": [[1, 2]]}, {"a": 1}])
 def test_predictions_refuse_uneven_columns(columns):
     with pytest.raises(ValueError, match="columns must be one-dimensional and equally long"):
-        runs.to_csv(columns)
+        files.to_csv(columns)
 
 
 def test_figures(run):
@@ -290,7 +290,7 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(run):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.write_with(path, fail)
+        files.write_with(path, fail)
     assert json.loads(path.read_text()) == {"loss": 1}
     assert sorted(each.name for each in run.directory.iterdir()) == [
         "config.json",

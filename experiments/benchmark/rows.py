@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmark.memory import Memory
-from experiments.harness import runs
+from experiments.harness import files
 
 Key = tuple[str, ...]
 TIMED = "timed"
@@ -67,12 +67,12 @@ class Row:
 
 def write(path: Path, header: Mapping[str, Any] | None = None, rows: Iterable[Row] = ()) -> None:
     """Write the file anew; without a header it is empty."""
-    runs.write(path, "" if header is None else _lines([header, *rows]))
+    files.write(path, "" if header is None else _lines([header, *rows]))
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Add rows to the file."""
-    with runs.refusing(path), path.open("a", encoding="utf-8") as file:
+    with files.refusing(path), path.open("a", encoding="utf-8") as file:
         file.write(_lines(rows))
         file.flush()
         os.fsync(file.fileno())
@@ -86,7 +86,7 @@ def read(path: Path) -> tuple[dict[str, Any] | None, dict[Key, Row]]:
 
 
 def _lines(values: Iterable[Any]) -> str:
-    texts = (json.dumps(runs.plain(e), ensure_ascii=False, allow_nan=False) for e in values)
+    texts = (json.dumps(files.plain(e), ensure_ascii=False, allow_nan=False) for e in values)
     return "".join(f"{text}\n" for text in texts)
 
 

@@ -15,7 +15,7 @@ from experiments.benchmark.cases import Case
 from experiments.benchmark.implementations import IMPLEMENTATIONS, Implementation, select
 from experiments.benchmark.measure import measure
 from experiments.benchmark.rows import TIMED, Row
-from experiments.harness import runs
+from experiments.harness import files, runs
 from experiments.harness.errors import UserError, require_known
 
 BUSY = 0.5  # processes that wanted to run in the last minute, on average
@@ -87,7 +87,7 @@ def begin(path: Path, device: jax.Device, options: Benchmark) -> None:
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with rows of another machine, or of other versions."""
-    now = json.loads(runs.to_json(now))
+    now = json.loads(files.to_json(now))
     changed = [f"{n}: {before[n]} → {now[n]}" for n in now if before[n] != now[n]]
     if changed:
         raise UserError(f"--resume needs the same machine and versions. Changed: {changed[0]}.")

@@ -10,7 +10,7 @@ from experiments.data.conversations import TURN_SEPARATOR
 from experiments.dialogue import Chat
 from experiments.dialogue.report import NAME, answering
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.machine_translation import output
+from experiments.seq2seq import output
 from experiments.seq2seq.evaluate import load, load_ensemble
 from experiments.seq2seq.translator import cut
 

@@ -15,8 +15,9 @@ from experiments.data.pairs import Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.dialogue import Evaluate, Train, Turns
 from experiments.harness import tables
+from experiments.harness.files import plain
 from experiments.harness.glyphs import say_missing
-from experiments.harness.runs import Run, plain, require_same
+from experiments.harness.runs import Run, require_same
 from experiments.seq2seq import figures
 from experiments.seq2seq import train as engine
 from experiments.seq2seq.evaluate import TWIN, load, load_ensemble, systems
@@ -34,16 +35,13 @@ def train(options: Train) -> None:
     """Train a model and its twin; evaluate."""
     if options.resume:  # what cannot be is refused at once
         require_same(options.output.directory(NAME), options)
-    corpus = parallel_text.load(options.corpus)
-    for note in corpus.notes:
-        print(note)
-    both = corpus.vocabularies(options.corpus)
-    pairs, dev = (each.encoded(*both) for each in (corpus.train, corpus.dev))
-    batches = engine.batches(pairs, options.fit, max_length=options.corpus.max_length)
-    task = engine.Task(*both, batches, dev)
+    corpus, task = engine.text_task(options.corpus, options.fit)
+    both = task.source, task.target
     others = load_ensemble(NAME, options, both)
     output = engine.train(NAME, options, task, twin=True)
-    output.update_metrics({"unigram": unigram(pairs.target, len(both[1]))})
+    output.update_metrics(
+        {"unigram": unigram(task.target.encode_batch(corpus.train.target), len(task.target))}
+    )
     report(options, corpus, load(NAME, options), others, output)
 
 

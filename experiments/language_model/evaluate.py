@@ -7,7 +7,8 @@ from attn_jax.text import UNKNOWN, Vocabulary
 from attn_jax.training import load
 from experiments.data import vocabularies
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.harness.runs import Output, Run, compile_quickly, read_config, to_json, write
+from experiments.harness.files import to_json, write
+from experiments.harness.runs import Output, Run, compile_quickly, read_config
 from experiments.language_model import (
     Evaluate,
     FitOptions,

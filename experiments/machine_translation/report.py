@@ -10,7 +10,8 @@ from experiments.data.pairs import Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.harness import tables
 from experiments.harness.errors import UserError
-from experiments.harness.runs import Run, plain
+from experiments.harness.files import plain
+from experiments.harness.runs import Run
 from experiments.machine_translation import figures
 from experiments.machine_translation.options import Evaluate
 from experiments.seq2seq import alignments

@@ -5,9 +5,9 @@ import sys
 
 from experiments.data import lines
 from experiments.harness.errors import UserError
-from experiments.machine_translation import output
 from experiments.machine_translation.options import Translate
 from experiments.machine_translation.report import NAME
+from experiments.seq2seq import output
 from experiments.seq2seq.evaluate import load, load_ensemble
 from experiments.seq2seq.translator import Translator
 

@@ -20,7 +20,7 @@ from flax import nnx
 from attn_jax import metrics
 from attn_jax.nn import GRU, LSTM, Embedding, Stack
 from attn_jax.training import Batches
-from experiments.harness.runs import read_json, to_json, write
+from experiments.harness.files import read_json, to_json, write
 from experiments.harness.training import fit, warmup_cosine
 from experiments.self_attention import ClaimOptions
 

@@ -11,4 +11,5 @@ evaluate.py     the systems of a run, and the searches that each is evaluated wi
 scoring.py      translations compared with references
 alignments.py   links between words, by attention and by IBM model 1 (ibm_model_1.py)
 figures.py      weights as a heat map, the learning curve
+output.py       links and pictures of what a person gave, to files that they named
 """

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Rate, Share
@@ -120,6 +120,8 @@ class TrainOptions(RunOptions):
 @dataclass(frozen=True)
 class SearchOptions(Options):
     """How to search for a translation."""
+
+    n_best: ClassVar[int] = 1
 
     beam: Positive[int] = 1
     """Hypotheses kept at each step; 1 is greedy."""

@@ -12,7 +12,9 @@ from flax import nnx
 
 from attn_jax import metrics, text
 from attn_jax.training import Fit
+from experiments.data import parallel_text
 from experiments.data.pairs import Pairs
+from experiments.data.parallel_text import Corpus, TextPairs
 from experiments.harness import training
 from experiments.harness.errors import as_user_errors
 from experiments.harness.runs import Run, start
@@ -59,6 +61,16 @@ def batches(
     shapes = {"buckets": options.buckets, "max_length": max_length}
     with as_user_errors(ValueError):
         return text.PairBatches(*pairs, **size, **shapes, seed=options.seed)
+
+
+def text_task(corpus: TextPairs, options: FitOptions) -> tuple[Corpus, Task]:
+    """Return pairs of lines, said what they are, and what a model is trained on of them."""
+    loaded = parallel_text.load(corpus)
+    for note in loaded.notes:
+        print(note)
+    both = loaded.vocabularies(corpus)
+    pairs, dev = (each.encoded(*both) for each in (loaded.train, loaded.dev))
+    return loaded, Task(*both, batches(pairs, options, max_length=corpus.max_length), dev)
 
 
 def facts(batches: text.PairBatches) -> dict[str, Any]:

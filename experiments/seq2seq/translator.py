@@ -114,7 +114,7 @@ class Translator:
                 return decoding.sample(step, state, rng=rng, **how)
             if options.beam == 1:
                 return decoding.greedy(step, state, **how)
-            how |= {"beam_size": options.beam, "n_best": getattr(options, "n_best", 1)}
+            how |= {"beam_size": options.beam, "n_best": options.n_best}
             return decoding.beam_search(step, state, length_penalty=options.length_penalty, **how)
 
         return jax.jit(search)

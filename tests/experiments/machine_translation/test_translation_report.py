@@ -9,9 +9,8 @@ from attn_jax import text
 from experiments.data.pairs import Pairs
 from experiments.harness import glyphs
 from experiments.harness.errors import UserError
-from experiments.machine_translation import output
 from experiments.machine_translation import report as reports
-from experiments.seq2seq import figures
+from experiments.seq2seq import figures, output
 from experiments.seq2seq.scoring import Scoring
 from experiments.seq2seq.translator import Translation
 

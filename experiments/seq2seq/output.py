@@ -10,8 +10,8 @@ from matplotlib.backend_bases import FigureCanvasBase
 
 from attn_jax import metrics, plots
 from experiments.harness.errors import UserError, listed
+from experiments.harness.files import refusing, write_with
 from experiments.harness.glyphs import say_missing
-from experiments.harness.runs import refusing, write_with
 from experiments.seq2seq import alignments
 from experiments.seq2seq.figures import heat_map
 from experiments.seq2seq.translator import Translation
