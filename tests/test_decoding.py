@@ -300,6 +300,13 @@ def test_an_ensemble_of_one_model_decodes_as_it():
         ("steps must hold at least one", []),
         ("steps must be functions", [toy, None]),
         (
+            "steps must return weights of one shape",
+            [
+                toy,
+                lambda token, state: (*toy(token, state)[:2], toy(token, state)[2][:, 1:]),
+            ],
+        ),
+        (
             "steps must share one vocabulary",
             [toy, lambda token, state: (toy(token, state)[0][:, 1:], state, None)],
         ),
@@ -308,3 +315,9 @@ def test_an_ensemble_of_one_model_decodes_as_it():
 def test_an_ensemble_names_mistakes(says, steps):
     with pytest.raises(ValueError, match=says):
         ensemble(steps)(jnp.array(ALL % V), (STATE,) * len(steps))
+
+
+@pytest.mark.parametrize("states", [None, (STATE,), STATE], ids=["none", "one", "no tuple"])
+def test_an_ensemble_has_a_state_for_each(states, without_shape_hook):
+    with pytest.raises(ValueError, match="state must be a tuple, one of each of the 2 step"):
+        ensemble([toy, toy])(jnp.array(ALL % V), states)

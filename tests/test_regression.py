@@ -911,3 +911,8 @@ def test_nan_at_an_allowed_position_shows():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_search_names_an_option_that_it_has_not():
+    with pytest.raises(ValueError, match=r"options must be among .*mask.*foo"):
+        regression.search_bandwidth(KEY, VALUE, foo=1)

@@ -301,3 +301,21 @@ def test_an_integer_that_jax_does_not_hold_becomes_a_float():
     with jax.enable_x64(False):
         got = attention([[0.0]], [[0.0]], np.array([[3_000_000_000]]))
         assert_close(got, [[3e9]], tolerance=1e-7)
+
+
+def test_traced_integers_are_subtracted_as_integers():
+    x = STEPS[:, None].astype("float32")
+    score = Kernel(bandwidth=1.0)
+
+    def error(value):
+        return regression.leave_one_out_error(x, value, score=score)
+
+    def predicted(value):
+        return regression.kernel_regression(x, x, value, score=score)
+
+    with jax.enable_x64(False):
+        value, far = (jnp.asarray(STEPS[:, None] + n, jnp.int32) for n in (0, 2**30))
+        for compute in (error, jax.jit(error)):
+            np.testing.assert_allclose(compute(far), error(value), rtol=2e-5)
+        moved = jax.jit(predicted)(far) - predicted(value)
+        np.testing.assert_allclose(moved, 2.0**30, rtol=1e-7)

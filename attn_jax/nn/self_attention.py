@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Num, PRNGKeyArray
 
 from attn_jax import masks, regression
 from attn_jax.attention_slots import require_slots
-from attn_jax.checks import require
+from attn_jax.checks import at_least, require
 from attn_jax.matmul import affine
 from attn_jax.meshes import alike
 from attn_jax.nn.arguments import (
@@ -193,6 +193,9 @@ class MultiHeadAttention(nnx.Module):
 
     def cache(self, batch: int, length: int, dtype: Any = None) -> Cache:
         """An empty cache for so many positions."""
+        for name, count in (("batch", batch), ("length", length)):  # symbolic in `jax.export`
+            wrong = isinstance(count, int | float) and not at_least(count, 0)
+            require(not wrong, name, "be an integer of at least 0", count)
         dtype = self.dtype if dtype is None else dtype
         dtype = self.key.kernel[...].dtype if dtype is None else dtype
         features = [p.out_features // self.key_value_heads for p in (self.key, self.value)]

@@ -23,6 +23,7 @@ from attn_jax.scores import Kernel
 FEW_PAIRS = 2**24  # of rows and keys: the grid is evaluated at all of them
 MOST_PAIRS = 2**26  # of sampled rows and keys
 FEWEST_ROWS = 256  # that are sampled
+OPTIONS = ("normalizer", "outside", "degree", "mask")
 GRID_ROWS = 32  # where there are more pairs, the grid is evaluated at so many of the rows
 
 
@@ -58,7 +59,7 @@ def search_bandwidth(
       per_feature: one bandwidth for each feature instead of one for all.
       rows: the rows that the criterion is a mean over, instead of those.
       on_value: called with each bandwidth that is evaluated and the criterion's value there.
-      **options: normalizer, outside and degree, as in `kernel_regression`.
+      **options: normalizer, outside, degree and mask, as in `kernel_regression`.
 
     Raises:
       ValueError: an argument does not fit; the message names it.
@@ -67,6 +68,8 @@ def search_bandwidth(
     prefer their mean (degree 0) or one line (degree 1).
     """
     require("score" not in options, "score", "be left out: the search makes it", "one")
+    other = sorted(set(options) - set(OPTIONS))
+    require(not other, "options", f"be among {list(OPTIONS)}", other)
     require(criterion in CRITERIA, "criterion", f"be one of {sorted(CRITERIA)}", criterion)
     given_key = key
     (key,) = centred_inputs(None, key=key)

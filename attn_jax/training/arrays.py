@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 _hooks = threading.RLock()  # two trainings may save at once; what orbax logs has one filter
+_failed = threading.Event()  # the filter and the hook of a failure are there already
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
@@ -87,8 +88,9 @@ def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
         logger, hook = logging.getLogger("absl"), sys.unraisablehook
         quiet = logging.Filter()
         quiet.filter = lambda record: "orbax" not in record.pathname
-        logger.addFilter(quiet)
-        sys.unraisablehook = lambda each: _is_orphan(each.exc_value) or hook(each)
+        if not (stays := _failed.is_set()):
+            logger.addFilter(quiet)
+            sys.unraisablehook = lambda each: _is_orphan(each.exc_value) or hook(each)
         before = threading.enumerate()
         try:
             with (
@@ -97,11 +99,13 @@ def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
             ):
                 yield checkpointer, folder / path.name
         except BaseException:
+            _failed.set()
             for thread in set(threading.enumerate()).difference(before):
                 thread.join(timeout=1.0)  # it may still write
             raise
-        sys.unraisablehook = hook
-        logger.removeFilter(quiet)
+        if not stays:
+            sys.unraisablehook = hook
+            logger.removeFilter(quiet)
 
 
 def _is_orphan(error: BaseException | None) -> bool:

@@ -428,3 +428,38 @@ def test_a_model_with_any_slots_is_split_jitted_and_trained(slots, others):
     expected, plain = (compiled(stack(**each))(x) for each in (others, {"mask": masks.Causal()}))
     assert_close(outputs, expected)
     assert np.abs(outputs - plain).max() > 1e-3
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_what_a_stack_goes_on_from_is_named():
+    """A cache of each layer, a memory of each, of as many examples, and lengths within it."""
+    stack = Stack(8, 2, 2, memory_features=5, rngs=nnx.Rngs(0))
+    inputs, cache, memory = np.ones((3, 1, 8)), stack.cache(3, 4), np.ones((3, 4, 5))
+    model = LanguageModel(7, 8, 2, 2, rngs=nnx.Rngs(0))
+    of_each = "be a tuple, one of each of the 2 layers"
+    refused = [
+        (lambda: stack.extend(inputs, None, memory=memory), f"cache must {of_each}"),
+        (lambda: stack.extend(inputs, cache[0], memory=memory), f"cache must {of_each}"),
+        (lambda: model.extend(np.ones((1, 2), int), model.cache(1, 4)[0]), f"cache must {of_each}"),
+        (
+            lambda: stack.extend(inputs, cache, memory=stack.project_memory(memory)[0]),
+            f"memory must {of_each}",
+        ),
+        (
+            lambda: stack.extend(inputs, cache, memory=stack.project_memory(memory)[:1]),
+            f"memory must {of_each}",
+        ),
+        (
+            lambda: stack.extend(inputs, cache, memory=memory[:2]),
+            "memory must be of 3 examples, as the inputs, or of a divisor of it. Got 2",
+        ),
+        (
+            lambda: stack.extend(inputs, cache, memory=memory, memory_lengths=np.array([9, 1, 1])),
+            "memory_lengths must be at most 4",
+        ),
+        (lambda: model.cache(1, -1), "length must be an integer of at least 0. Got -1"),
+        (lambda: model.cache(2.0, 3), "batch must be an integer of at least 0. Got 2.0"),
+    ]
+    for call, says in refused:
+        with pytest.raises(ValueError, match=says):
+            call()
