@@ -312,7 +312,7 @@ def test_an_ensemble_of_one_model_decodes_as_it():
         ),
     ],
 )
-def test_an_ensemble_names_mistakes(says, steps):
+def test_an_ensemble_names_mistakes(says, steps, without_shape_hook):
     with pytest.raises(ValueError, match=says):
         ensemble(steps)(jnp.array(ALL % V), (STATE,) * len(steps))
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Num
 
-from attn_jax.checks import as_array, concrete, read_array, require, show
+from attn_jax.checks import as_array, at_least, concrete, read_array, require, show
 from attn_jax.precision import accumulate, difference
 
 NOT_A_TIME = np.iinfo(np.int64).min  # of NumPy's dates
@@ -70,8 +70,8 @@ def centred_targets(
     host = _exact(value)
     if host is None or host.ndim != 2:
         array = as_array(value, "value")
-        if shift and array.ndim == 2 and len(array) and _is_finer(array.dtype):
-            middle = array[len(array) // 2][None]  # of traced integers any row is a centre
+        if shift and array.ndim == 2 and _is_finer(array.dtype) and at_least(array.shape[0], 1):
+            middle = array[array.shape[0] // 2][None]  # of traced integers any row is a centre
             return difference(array, middle), middle.astype(jnp.result_type(float))
         return array, None
     if not shift:
