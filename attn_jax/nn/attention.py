@@ -1,5 +1,6 @@
 """Attention with learned projections and any score, for a batch of queries over padded memories."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from attn_jax.attention import attention, attention_weights
 from attn_jax.attention_slots import require_slots
 from attn_jax.checks import require, require_function
 from attn_jax.constraints import between, free_between
-from attn_jax.masks import Padding
+from attn_jax.masks import MaskFunction, Padding, combined
 from attn_jax.matmul import affine
 from attn_jax.nn.arguments import require_flags, require_rngs, sizes_of
 from attn_jax.nn.slots import Slots
@@ -78,7 +79,7 @@ class Attention(nnx.Module):
             query_features=query_features, key_features=key_features, features=features
         )
         glorot = jax.nn.initializers.glorot_uniform()
-        self.name = score if named else "given"
+        self.name, self.key_features = score if named else "given", key_features
         self.slots = Slots(
             score=None if named else score, normalizer=None if learn_alpha else normalizer
         )
@@ -119,6 +120,11 @@ class Attention(nnx.Module):
             return self.slots["normalizer"]
         return Entmax(between(self.free_alpha[...], 1.0, ALPHA_LIMIT))
 
+    @property
+    def compared_features(self) -> int:
+        """a, of the keys as the score compares them."""
+        return self.key_features if self.key_kernel is None else self.key_kernel.shape[1]
+
     def keys(self, memory: Float[ArrayLike, "b k c"]) -> Float[Array, "b k a"]:
         """The memory as the score compares it: computed once, whatever attends to it."""
         memory = jnp.asarray(memory)
@@ -148,14 +154,21 @@ class Attention(nnx.Module):
         query: Float[ArrayLike, "b q d"],
         keys: Float[ArrayLike, "b k a"],
         length: Int[ArrayLike, " b"],
+        mask: Callable[[Any], MaskFunction | None] = lambda context: None,
+        context: Any = None,
     ) -> Float[Array, "b q k"]:
-        """The weights of that sum: the soft alignment."""
+        """The weights of that sum: the soft alignment.
 
-        def one(query, keys, length):
-            slots = {"score": self.score, "normalizer": self.normalizer, "mask": Padding(length)}
+        `mask` makes a further mask of each example's part of `context`, a pytree of [b, ...].
+        """
+
+        def one(query, keys, length, context):
+            allowed = combined([Padding(length), mask(context)])
+            slots = {"score": self.score, "normalizer": self.normalizer, "mask": allowed}
             return attention_weights(query, keys, **slots)
 
-        return jax.vmap(one)(*map(jnp.asarray, (self._queries(query), keys, length)))
+        arrays = map(jnp.asarray, (self._queries(query), keys, length))
+        return jax.vmap(one)(*arrays, context)
 
     def _queries(self, query: Float[ArrayLike, "b q d"]) -> Float[Array, "b q a"]:
         query = jnp.asarray(query)

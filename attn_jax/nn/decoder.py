@@ -6,6 +6,7 @@ same, for `attn_jax.decoding`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from attn_jax.nn.arguments import (
 )
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.encoders import Encoded
+from attn_jax.nn.history import Attended, History
 from attn_jax.nn.memory import Memory
 from attn_jax.nn.recurrent import CELLS, CellName
 from attn_jax.normalizers import Softmax
@@ -42,6 +44,15 @@ class DecoderState(NamedTuple):
 
     cells: tuple[Any, ...]  # of each layer
     feed: Float[Array, "n r"] | None  # the last readout, under input feeding
+    attended: Attended | None = None  # the weights so far, where attention knows them
+
+
+class Times(NamedTuple):
+    """What a decoder computes of all target times at once."""
+
+    readout: Float[Array, "t b r"]  # `Decoder.output_layer` makes logits of it
+    queries: Float[Array, "t b h"]
+    weights: Float[Array, "t b m"] | None  # where attention knows the weights so far
 
 
 class Decoder(nnx.Module):
@@ -63,6 +74,10 @@ class Decoder(nnx.Module):
         encoder's summary (Cho et al. 2014).
       normalizer, learn_alpha, attention_features: as for `Attention`, where there is one.
       order: which comes first, attention or the step.
+      gate: whether the context is multiplied by σ(w · query + b), one number for each step (Xu et
+        al. 2015, section 4.2.1).
+      location, location_width, coverage, window: what attention knows of its own past weights, as
+        for `History`.
       input_feeding: whether the last readout is an input; in Luong's order only.
       tied: whether logits compare the readout with the tokens' embeddings (Press & Wolf 2017).
       dropout: rate on embeddings, between layers (one mask for all times) and on the readout.
@@ -90,6 +105,11 @@ class Decoder(nnx.Module):
         learn_alpha: bool = False,
         attention_features: int | None = None,
         order: Order = "attend_then_step",
+        gate: bool = False,
+        location: int = 0,
+        location_width: int = 15,
+        coverage: bool = False,
+        window: tuple[int, int] | None = None,
         input_feeding: bool = True,
         tied: bool = False,
         dropout: float = 0.0,
@@ -112,17 +132,20 @@ class Decoder(nnx.Module):
             readout=readout,
             attention_features=attention_features,
         )
-        require_flags(learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied)
+        require_flags(learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied, gate=gate)
         require_rngs(rngs)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
+        past = {"location": location, "coverage": coverage, "window": window}
         if attention is None:
             rule = "be left out without attention"
             require(not learn_alpha, "learn_alpha", rule, learn_alpha)
             no_width = attention_features is None
             require(no_width, "attention_features", rule, attention_features)
+            for name, given in past.items():
+                require(not given, name, rule, given)
         self.order, self.dropout, self.tied = order, dropout, tied
         self.feeds = input_feeding and order == "step_then_attend"
-        self.attention = nnx.data(None)
+        self.attention = self.history = self.gate = nnx.data(None)
         if attention is not None:
             self.attention = Attention(
                 features,
@@ -133,6 +156,11 @@ class Decoder(nnx.Module):
                 learn_alpha=learn_alpha,
                 rngs=rngs,
             )
+        if any(past.values()):
+            width = self.attention.compared_features
+            self.history = History(width, location_width=location_width, **past, rngs=rngs)
+        if gate:
+            self.gate = nnx.Linear(features, 1, param_dtype=float, rngs=rngs)
         context = summary_features if attention is None else memory_features
         self.embedding = nnx.Param(normal(rngs, vocabulary, embedding))
         self.layers = nnx.List(
@@ -162,17 +190,18 @@ class Decoder(nnx.Module):
         keys = None if self.attention is None else self.attention.keys(encoded.memory)
         return Memory(keys, encoded.memory, encoded.length, encoded.summary)
 
-    def start(self, summary: Float[Array, "b c"]) -> DecoderState:
+    def start(self, encoded: Encoded) -> DecoderState:
         """The state before the first step."""
         cells = tuple(
-            layer.initial(jnp.tanh(initial(summary)))
+            layer.initial(jnp.tanh(initial(encoded.summary)))
             for layer, initial in zip(self.layers, self.initial, strict=True)
         )
         feed = None
         if self.feeds:
             dtype = self.layers[-1].hidden(cells[-1]).dtype
-            feed = jnp.zeros((summary.shape[0], self.readout.out_features), dtype)
-        return DecoderState(cells, feed)
+            feed = jnp.zeros((encoded.summary.shape[0], self.readout.out_features), dtype)
+        attended = None if self.history is None else self.history.start(encoded.memory)
+        return DecoderState(cells, feed, attended)
 
     def step(
         self, token: Int[ArrayLike, " n"], state: DecoderState, memory: Memory
@@ -187,13 +216,15 @@ class Decoder(nnx.Module):
         embedded = self._embed(token)
         state, outputs, query = self._advance(self._project(embedded), state, memory)
         readout = outputs if self.feeds else self._read(*outputs, embedded)
+        if state.attended is not None:
+            return self._logits(readout), state, state.attended.last
         return self._logits(readout), state, memory.weights(self.attention, query)
 
     def __call__(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
-        return jnp.swapaxes(self._logits(self.over_times(tokens, encoded, rng=rng)[0]), 0, 1)
+        return jnp.swapaxes(self._logits(self.over_times(tokens, encoded, rng=rng).readout), 0, 1)
 
     def weights(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded
@@ -201,14 +232,19 @@ class Decoder(nnx.Module):
         """The soft alignment of given tokens; None without attention."""
         if self.attention is None:
             return None
-        queries = self.over_times(tokens, encoded)[1]
+        return self.weights_of(self.over_times(tokens, encoded), encoded)
+
+    def weights_of(self, times: Times, encoded: Encoded) -> Float[Array, "b t m"]:
+        """The weights of all times."""
+        if times.weights is not None:
+            return jnp.swapaxes(times.weights, 0, 1)
         keys = self.attention.keys(encoded.memory)
-        return self.attention.weights(jnp.swapaxes(queries, 0, 1), keys, encoded.length)
+        return self.attention.weights(jnp.swapaxes(times.queries, 0, 1), keys, encoded.length)
 
     def over_times(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "t b r"], Float[Array, "t b h"]]:
-        """The readouts, of which `output_layer` makes logits, and the queries; time first."""
+    ) -> Times:
+        """All target times, teacher forcing: one scan."""
         tokens, examples = tokens_of("tokens", tokens, self.embedding.shape[0]), len(encoded.length)
         rule = f"be of {examples} examples, as the memory"
         require(tokens.shape[0] == examples, "tokens", rule, tokens)
@@ -218,12 +254,13 @@ class Decoder(nnx.Module):
 
         def step(projected, state):
             state, outputs, query = self._advance(projected, state, memory, drop)
-            return state, (outputs, query)
+            weights = None if state.attended is None else state.attended.last
+            return state, (outputs, query, weights)
 
-        initial = self.start(encoded.summary)
-        (outputs, queries), _ = over_time(step, self._project(embedded), initial)
+        initial = self.start(encoded)
+        (outputs, queries, weights), _ = over_time(step, self._project(embedded), initial)
         readout = outputs if self.feeds else self._read(*outputs, embedded)
-        return drop_units(readout, self.dropout, fold(rng, 1)), queries
+        return Times(drop_units(readout, self.dropout, fold(rng, 1)), queries, weights)
 
     def _embed(self, tokens: Int[ArrayLike, "*n"]) -> Float[Array, "*n d"]:
         return gathered(self.embedding[...], tokens)
@@ -240,9 +277,10 @@ class Decoder(nnx.Module):
     ) -> tuple[DecoderState, Any, Float[Array, "n h"]]:
         """The next state, what the readout is made of, or under input feeding is, the query."""
         query = self.layers[-1].hidden(state.cells[-1])
-        fed = state.feed
+        fed, attended = state.feed, state.attended
         if self.order == "attend_then_step":
-            fed = context = memory.context(self.attention, query)
+            context, attended = self._attend(query, attended, memory)
+            fed = context
         if fed is not None:
             projected = projected + fed @ self.feed_kernel[...]
         cells, hidden = [], None
@@ -254,11 +292,27 @@ class Decoder(nnx.Module):
             hidden = above if level == 0 else hidden + above
         if self.order == "step_then_attend":
             query = above
-            context = memory.context(self.attention, query)
+            context, attended = self._attend(query, attended, memory)
         if not self.feeds:
-            return DecoderState(tuple(cells), None), (hidden, context), query
+            return DecoderState(tuple(cells), None, attended), (hidden, context), query
         readout = self._read(hidden, context, None)
-        return DecoderState(tuple(cells), readout), readout, query
+        return DecoderState(tuple(cells), readout, attended), readout, query
+
+    def _attend(
+        self, query: Float[Array, "n h"], attended: Attended | None, memory: Memory
+    ) -> tuple[Float[Array, "n e"], Attended | None]:
+        """The context, and the weights so far where attention knows them.
+
+        Keys of each step would be kept for its derivative: they are computed again there.
+        """
+        if attended is None:
+            context = memory.context(self.attention, query)
+        else:
+            attend = partial(memory.next, self.attention, self.history)
+            context, attended = jax.checkpoint(attend, prevent_cse=False)(query, attended)
+        if self.gate is not None:
+            context = context * jax.nn.sigmoid(self.gate(query))
+        return context, attended
 
     def _read(self, hidden: Array, context: Array, embedded: Array | None) -> Float[Array, "*n r"]:
         parts = [hidden, context] + ([embedded] if self.order == "attend_then_step" else [])

@@ -43,6 +43,11 @@ def averaged(outputs: Float[Array, "b s e"], length: Int[Array, " b"]) -> Encode
     return Encoded(memory, length, memory.sum(axis=1) / count)
 
 
+def memory_length(encoder: nnx.Module, length: Int[ArrayLike, "*b"]) -> Int[ArrayLike, "*b"]:
+    """How many positions an encoder's memory has: as the source, unless it says otherwise."""
+    return encoder.memory_length(length) if hasattr(encoder, "memory_length") else length
+
+
 class RecurrentEncoder(nnx.Module):
     """Layers of GRU or LSTM over a source, in both directions or in one. (Bahdanau et al. 2014.)
 

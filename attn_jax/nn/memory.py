@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_jax.nn.attention import Attention
+from attn_jax.nn.history import Attended, History
 
 
 class Memory(NamedTuple):
@@ -38,6 +39,22 @@ class Memory(NamedTuple):
             return None
         weights = attention.weights(self._by_source(query), self.keys, self.length)
         return weights.reshape(query.shape[0], weights.shape[-1])
+
+    def next(
+        self, attention: Attention, history: History, query: Float[Array, "n h"], past: Attended
+    ) -> tuple[Float[Array, "n e"], Attended]:
+        """The output of attention whose keys know the weights so far, and the weights then.
+
+        Each hypothesis has weights, and so keys, of its own.
+        """
+        n = query.shape[0]
+        hypotheses = self._by_source(query).shape[1]
+        keys, length = (jnp.repeat(each, hypotheses, axis=0) for each in (self.keys, self.length))
+        keys = history.keys(keys, past)
+        weights = attention.weights(query[:, None], keys, length, history.mask, past.last)
+        by_source = weights.reshape(-1, hypotheses, weights.shape[-1])
+        context = jnp.einsum("bnm,bme->bne", by_source, self.values)
+        return context.reshape(n, context.shape[-1]), past.plus(weights[:, 0])
 
     def _by_source(self, query: Float[Array, "n h"]) -> Float[Array, "s hypotheses h"]:
         sources = self.values.shape[0]

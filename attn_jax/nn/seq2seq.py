@@ -1,12 +1,14 @@
-"""Sequence to sequence: an encoder of source tokens and a decoder of target tokens."""
+"""Sequence to sequence: an encoder of sources, tokens or arrays, and a decoder of target tokens."""
 
 import math
 from functools import partial
 
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from attn_jax import metrics
+from attn_jax.checks import require
 from attn_jax.decoding import Step
 from attn_jax.dropout import drop_units
 from attn_jax.meshes import gathered
@@ -19,18 +21,20 @@ from attn_jax.nn.arguments import (
     targets_of,
     tokens_of,
 )
-from attn_jax.nn.decoder import Decoder, DecoderState, normal
-from attn_jax.nn.encoders import Encoded
+from attn_jax.nn.decoder import Decoder, DecoderState, Times, normal
+from attn_jax.nn.encoders import Encoded, memory_length
+from attn_jax.recurrence import real_times
 
 
 class Seq2Seq(nnx.Module):
-    """An encoder of source tokens and a decoder of target tokens.
+    """An encoder of sources and a decoder of target tokens.
 
     Args:
-      vocabulary: number of source tokens.
+      vocabulary: number of source tokens. None: a source is an array [b, s, ...], which the encoder
+        takes as it is: frames of sound, lines of a picture.
       encoder: embedded source [b, s, d] and lengths -> `Encoded`.
       decoder: a `Decoder`.
-      embedding: features of a source token.
+      embedding: features of a source token, where sources are tokens.
       dropout: rate on the source's embeddings.
       rngs: a seed for the embeddings.
 
@@ -47,7 +51,7 @@ class Seq2Seq(nnx.Module):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocabulary: int | None,
         encoder: nnx.Module,
         decoder: Decoder,
         *,
@@ -59,17 +63,21 @@ class Seq2Seq(nnx.Module):
         vocabulary, embedding = sizes_of(vocabulary=vocabulary, embedding=embedding)
         require_rngs(rngs)
         self.dropout = dropout
-        self.embedding = nnx.Param(normal(rngs, vocabulary, embedding))
+        self.embedding = nnx.data(None)
+        if vocabulary is not None:
+            self.embedding = nnx.Param(normal(rngs, vocabulary, embedding))
         self.encoder, self.decoder = encoder, decoder
 
     def encode(
         self,
-        source: Int[ArrayLike, "b s"],
+        source: Shaped[ArrayLike, "b s ..."],
         length: Int[ArrayLike, " b"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode padded sources; with `rng`, in training, some units are dropped."""
+        if self.embedding is None:
+            return self.encoder(jnp.asarray(source), length, rng=fold(rng, 1))
         source = tokens_of("source", source, self.embedding.shape[0])
         length = lengths_of("length", length, *source.shape)
         embedded = drop_units(gathered(self.embedding[...], source), self.dropout, fold(rng, 0))
@@ -77,7 +85,7 @@ class Seq2Seq(nnx.Module):
 
     def __call__(
         self,
-        source: Int[ArrayLike, "b s"],
+        source: Shaped[ArrayLike, "b s ..."],
         source_length: Int[ArrayLike, " b"],
         tokens: Int[ArrayLike, "b t"],
         *,
@@ -92,6 +100,8 @@ class Seq2Seq(nnx.Module):
         *,
         start: int,
         label_smoothing: float = 0.0,
+        doubly_stochastic: float = 0.0,
+        coverage: float = 0.0,
         rng: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """Mean cross-entropy of the batch's target tokens, and their accuracy.
@@ -100,17 +110,35 @@ class Seq2Seq(nnx.Module):
           batch: source [b, s], source_length [b], target [b, t] with its end, target_length [b].
           start: the token that stands before the first one.
           label_smoothing: see `metrics.cross_entropy`.
+          doubly_stochastic: factor of `metrics.doubly_stochastic` for each target token.
+          coverage: factor of `metrics.coverage` for each target token.
           rng: for dropout; None: none is.
         """
         before, target, real = targets_of(batch, start, self.decoder.embedding.shape[0])
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
-        readout, _ = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
+        times = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
         how = {"where": real.T, "label_smoothing": label_smoothing}
-        return metrics.linear_cross_entropy(readout, *self.decoder.output_layer(), target.T, **how)
+        layer = self.decoder.output_layer()
+        loss, numbers = metrics.linear_cross_entropy(times.readout, *layer, target.T, **how)
+        factors = {"doubly_stochastic": doubly_stochastic, "coverage": coverage}
+        if any(factors.values()):
+            loss = loss + self._penalty(times, encoded, real, factors) / numbers["tokens"]
+        return loss, numbers
+
+    def _penalty(
+        self, times: Times, encoded: Encoded, real: Bool[Array, "b t"], factors: dict[str, float]
+    ) -> Float[Array, ""]:
+        attends = self.decoder.attention is not None
+        require(attends, "/".join(factors), "be 0 without attention", factors)
+        weights = self.decoder.weights_of(times, encoded)
+        positions = real_times(encoded.length, encoded.memory.shape[1]).T
+        once = metrics.doubly_stochastic(weights, real, positions)
+        again = metrics.coverage(weights, real)
+        return factors["doubly_stochastic"] * once + factors["coverage"] * again
 
     def begin(
         self,
-        source: Int[ArrayLike, "b s"],
+        source: Shaped[ArrayLike, "b s ..."],
         length: Int[ArrayLike, " b"],
         *,
         longest: int | None = None,
@@ -119,4 +147,8 @@ class Seq2Seq(nnx.Module):
         del longest  # for a Transformer's cache
         encoded = self.encode(source, length)
         step = partial(self.decoder.step, memory=self.decoder.project_memory(encoded))
-        return step, self.decoder.start(encoded.summary)
+        return step, self.decoder.start(encoded)
+
+    def memory_length(self, length: Int[ArrayLike, "*b"]) -> Int[ArrayLike, "*b"]:
+        """How many positions the memory of a source of this length has."""
+        return memory_length(self.encoder, length)

@@ -2,18 +2,21 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Shaped
 
 from attn_jax import masks, metrics
+from attn_jax.checks import require
 from attn_jax.decoding import Step
 from attn_jax.nn.arguments import fold, lengths_of, sizes_of, targets_of, tokens_of
 from attn_jax.nn.blocks import Block, Queries
 from attn_jax.nn.cache import Cache
 from attn_jax.nn.embedding import Embedding, Positions
-from attn_jax.nn.encoders import Encoded, averaged
+from attn_jax.nn.encoders import Encoded, averaged, memory_length
 from attn_jax.nn.language_model import causal, in_attention, step
 from attn_jax.nn.transformer import Stack
+from attn_jax.position_encodings import sinusoids
 
 
 class TransformerDecoder(nnx.Module):
@@ -86,7 +89,8 @@ class TransformerSeq2Seq(nnx.Module):
     """A Transformer that translates, with the methods of `Seq2Seq`. (Vaswani et al. 2017.)
 
     Args:
-      sources, targets: numbers of tokens.
+      sources, targets: numbers of tokens; sources None: what the stem takes.
+      stem: an encoder of sources that are arrays (see `Seq2Seq`), whose memory the stack reads.
       features, heads, layers: of both stacks; further options are `Stack`'s.
       positions, longest: as for `LanguageModel`.
       mask: of both self-attentions; in the decoder beside the causal one.
@@ -101,12 +105,13 @@ class TransformerSeq2Seq(nnx.Module):
 
     def __init__(
         self,
-        sources: int,
+        sources: int | None,
         targets: int,
         features: int,
         heads: int,
         layers: int,
         *,
+        stem: Any = None,
         positions: Positions = "sinusoidal",
         longest: int = 1024,
         mask: masks.MaskFunction | None = None,
@@ -118,19 +123,36 @@ class TransformerSeq2Seq(nnx.Module):
         options |= {"mask": mask, "dropout": dropout, "dtype": dtype, "rngs": rngs}
         how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
         where = {"positions": positions, "longest": longest}
-        self.embedding = Embedding(sources, features, **where, **how)
+        one = (sources is None) == (stem is not None)
+        require(one, "sources", "be None with a stem, and a number without", sources)
+        self.embedding = self.inputs = self.stem = nnx.data(None)
+        if stem is None:
+            self.embedding = Embedding(sources, features, **where, **how)
+        else:
+            free = positions != "learned"
+            require(free, "positions", "not be learned, where a stem makes them", repr(positions))
+            self.stem, self.positions = stem, positions
+            kinds = {"dtype": dtype, "param_dtype": float}
+            self.inputs = nnx.Linear(stem.memory_features, features, **kinds, rngs=rngs)
         own = {"positions": in_attention(positions)}
         self.encoder = Stack(features, heads, layers, **own, **options)
         self.decoder = TransformerDecoder(targets, features, heads, layers, **where, **options)
 
     def encode(
         self,
-        source: Int[ArrayLike, "b s"],
+        source: Shaped[ArrayLike, "b s ..."],
         length: Int[ArrayLike, " b"],
         *,
         rng: PRNGKeyArray | None = None,
     ) -> Encoded:
         """Encode padded sources."""
+        if self.stem is not None:
+            encoded = self.stem(jnp.asarray(source), length, rng=fold(rng, 0))
+            embedded, length = self.inputs(encoded.memory), encoded.length
+            if self.positions == "sinusoidal":
+                places = sinusoids(embedded.shape[1], embedded.shape[2])
+                embedded = embedded + places[None].astype(embedded.dtype)
+            return averaged(self.encoder(embedded, lengths=length, rng=fold(rng, 1)), length)
         source = tokens_of("source", source, self.embedding.tokens.shape[0])
         length = lengths_of("length", length, *source.shape)
         self.embedding.require_positions("source", source.shape[1])
@@ -139,7 +161,7 @@ class TransformerSeq2Seq(nnx.Module):
 
     def __call__(
         self,
-        source: Int[ArrayLike, "b s"],
+        source: Shaped[ArrayLike, "b s ..."],
         source_length: Int[ArrayLike, " b"],
         tokens: Int[ArrayLike, "b t"],
         *,
@@ -168,7 +190,7 @@ class TransformerSeq2Seq(nnx.Module):
         return metrics.linear_cross_entropy(outputs, *layer, target, **how)
 
     def begin(
-        self, source: Int[ArrayLike, "b s"], length: Int[ArrayLike, " b"], *, longest: int
+        self, source: Shaped[ArrayLike, "b s ..."], length: Int[ArrayLike, " b"], *, longest: int
     ) -> tuple[Step, tuple[Cache, ...]]:
         """The step function and the first state for `attn_jax.decoding`, of `longest` tokens."""
         return self.decoder.begin(self.encode(source, length), longest=longest)
@@ -176,4 +198,8 @@ class TransformerSeq2Seq(nnx.Module):
     @property
     def most_positions(self) -> int | float:
         """How many positions there are, on either side."""
-        return self.embedding.most_positions
+        return self.decoder.embedding.most_positions
+
+    def memory_length(self, length: Int[ArrayLike, "*b"]) -> Int[ArrayLike, "*b"]:
+        """How many positions the memory of a source of this length has."""
+        return length if self.stem is None else memory_length(self.stem, length)

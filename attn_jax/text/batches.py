@@ -1,6 +1,7 @@
 """Endless batches of sentence pairs for `attn_jax.training.fit`, in few shapes."""
 
 import copy
+import itertools
 import zlib
 from typing import Any, Literal
 
@@ -8,7 +9,14 @@ import numpy as np
 
 from attn_jax.checks import require
 from attn_jax.text.buckets import Batch, Bucket
-from attn_jax.text.padding import Rows, flat, lengths_of, padded_sides, with_end
+from attn_jax.text.padding import (
+    Rows,
+    features_of,
+    flat,
+    lengths_of,
+    padded_sides,
+    with_end,
+)
 from attn_jax.text.shapes import choose_shapes, first_that_holds
 
 
@@ -16,10 +24,11 @@ class PairBatches:
     """Endless batches of pairs of about one length, in an order that is a pure function of `seed`.
 
     A batch is {source [b, s], source_length [b], target [b, t], target_length [b]}, int32, padded
-    with PAD; each target ends with END, which its length counts. Every batch has one of at most
-    `buckets` shapes (`shapes`), chosen so that padding is least. The pairs of a shape are shuffled
-    each time anew and hold each pair once; the rows that are missing in a shape's last batch are
-    the first ones of its next shuffle, so that no batch is smaller than its shape.
+    with PAD; sources may be arrays [length, ...] too, and keep their dtype. Each target ends with
+    END, which its length counts. Every batch has one of at most `buckets` shapes (`shapes`), chosen
+    so that padding is least. The pairs of a shape are shuffled each time anew and hold each pair
+    once; the rows that are missing in a shape's last batch are the first ones of its next shuffle,
+    so that no batch is smaller than its shape.
 
     The position (`get_state`, `set_state`: the protocol of grain's iterators) is the number of
     batches given so far. Grain itself assembles batches from single elements, which took 4 ms for
@@ -32,7 +41,8 @@ class PairBatches:
     [[4, 3, 0], [5, 6, 3]]
 
     Args:
-        sources: Ids of each source; an empty one is an example, of length 0.
+        sources: Ids of each source, or an array [length, ...]; an empty one is an example, of
+            length 0.
         targets: Ids of each target, without END.
         batch_size: Pairs of each batch.
         batch_tokens: In its place, the most target positions of a batch, padding included: a
@@ -146,7 +156,7 @@ class PairBatches:
         fitting = first_that_holds(lengths, shapes)
         return [
             Bucket(
-                padded_sides(sides, np.flatnonzero(fitting == place), shape),
+                padded_sides(sides, np.flatnonzero(fitting == place), shape, on_demand=True),
                 size,
                 seed=self.seed if self.shuffle else None,
                 place=place,
@@ -197,6 +207,7 @@ class PairBatches:
 def _checksum(*sides: Rows) -> int:
     checksum = 0
     for rows in sides:
-        for array in (lengths_of(rows), flat(rows)):
-            checksum = zlib.crc32(array.tobytes(), checksum)
+        arrays = [flat(rows)] if features_of(rows) is None else map(np.asarray, rows)
+        for array in itertools.chain([lengths_of(rows)], arrays):
+            checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
     return checksum

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Int, Int32, Shaped
 
 from attn_jax.checks import require
 from attn_jax.text.shapes import choose_shapes, first_that_holds
 from attn_jax.text.specials import END, PAD
 
-Rows = Sequence[Sequence[int] | np.ndarray]
+Rows = Sequence[Sequence[int] | np.ndarray]  # ids; or vectors, pictures' lines: [length, ...]
 
 
 def lengths_of(rows: Rows) -> Int32[np.ndarray, " n"]:
@@ -26,25 +26,68 @@ def flat(rows: Rows) -> Int32[np.ndarray, " ids"]:
     return np.fromiter(itertools.chain.from_iterable(rows), np.int32, count)
 
 
-def pad(rows: Rows, length: int) -> Int32[np.ndarray, "n {length}"]:
-    """The rows in one array, filled up with PAD.
+def features_of(rows: Rows, name: str = "sources") -> tuple[tuple[int, ...], np.dtype] | None:
+    """The shape and the dtype of each position of rows of arrays; None where rows hold ids.
+
+    >>> features_of([np.zeros((5, 3))]), features_of([[7, 8], []])
+    (((3,), dtype('float64')), None)
+    """
+    if not any(np.ndim(row) > 1 for row in itertools.islice(rows, 1)):
+        return None
+    found = {(np.shape(row)[1:], getattr(row, "dtype", None)) for row in rows}
+    require(len(found) == 1, name, "have one shape of features and one dtype", found)
+    return found.pop()
+
+
+def pad(
+    rows: Rows, length: int, features: tuple[tuple[int, ...], np.dtype] | None = None
+) -> Shaped[np.ndarray, "n {length} ..."]:
+    """The rows in one array, filled up with PAD: of ids, or of arrays of these features.
 
     >>> pad([[7, 8, 9], [], [4]], 3).tolist()
     [[7, 8, 9], [0, 0, 0], [4, 0, 0]]
     """
-    padded = np.full((len(rows), length), PAD, np.int32)
-    padded[np.arange(length) < lengths_of(rows)[:, None]] = flat(rows)
+    shape, dtype = features or ((), np.int32)
+    padded = np.full((len(rows), length, *shape), PAD, dtype)
+    if features is None:
+        padded[np.arange(length) < lengths_of(rows)[:, None]] = flat(rows)
+    for place, row in enumerate(rows if features else ()):
+        padded[place, : len(row)] = row if len(row) else 0
     return padded
 
 
+class PaddedOnDemand:
+    """Rows of arrays, padded as they are taken: a copy of them all would be as large again."""
+
+    def __init__(self, rows: Rows, length: int, features: tuple[tuple[int, ...], np.dtype]):
+        self._rows, self._how = rows, (length, features)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, places: Int[np.ndarray, " b"]) -> Shaped[np.ndarray, "b ..."]:
+        return pad([self._rows[place] for place in places], *self._how)
+
+
 def padded_sides(
-    sides: dict[str, Rows], rows: Int[np.ndarray, " rows"], shape: Sequence[int], *, fill: int = 0
-) -> dict[str, np.ndarray]:
-    """Some rows of each side [rows + fill, length] and their lengths; `fill` rows are empty."""
-    arrays = {}
+    sides: dict[str, Rows],
+    rows: Int[np.ndarray, " rows"],
+    shape: Sequence[int],
+    *,
+    fill: int = 0,
+    on_demand: bool = False,
+) -> dict[str, Any]:
+    """Some rows of each side [rows + fill, length, ...] and their lengths; `fill` rows are empty.
+
+    With `on_demand` rows of arrays are `PaddedOnDemand`.
+    """
+    arrays: dict[str, Any] = {}
     for (name, side), length in zip(sides.items(), shape, strict=True):
-        ids = [side[row] for row in rows] + [[]] * fill
-        arrays |= {name: pad(ids, length), f"{name}_length": lengths_of(ids)}
+        of_side = [side[row] for row in rows] + [[]] * fill
+        features = features_of(side[:1])
+        lazy = on_demand and features is not None
+        make = PaddedOnDemand if lazy else pad
+        arrays |= {name: make(of_side, length, features), f"{name}_length": lengths_of(of_side)}
     return arrays
 
 
@@ -85,7 +128,7 @@ def padded_batches(
     [5, 9, 0]
 
     Args:
-        sources: Ids of each source.
+        sources: Ids of each source, or an array [length, ...] of one dtype.
         targets: Ids of each target, without END, which is appended. An empty one is kept.
         batch_size: Rows of each batch.
         batch_positions: The most positions of a batch on its longer side, padding included: long
@@ -103,6 +146,7 @@ def padded_batches(
     require(len(counts) == 1, "targets", f"be as many as the {len(sources)} sources", counts)
     if not len(sources):
         return []
+    features_of(sources)
     table = np.stack([lengths_of(rows) for rows in sides.values()], axis=-1)
     if lengths is None:
         shapes = choose_shapes(table, buckets, lambda _: min(batch_size, len(sources)))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from attn_jax.text.padding import Rows, in_order, padded_batches
 
@@ -18,33 +18,35 @@ class Hypothesis(NamedTuple):
         ids: Its tokens, without the end.
         score: What the search ranks by.
         finished: Whether the end was produced.
-        weights: Those of the tokens, and of the end where it is finished, over the source's tokens;
-            None where the search has none.
+        weights: Those of the tokens, and of the end where it is finished, over the memory of the
+            source; None where the search has none.
     """
 
     ids: list[int]
     score: float
     finished: bool
-    weights: Float[np.ndarray, "t s"] | None
+    weights: Float[np.ndarray, "t m"] | None
 
 
 def padded_search(
-    search: Callable[[Int[np.ndarray, "b s"], Int[np.ndarray, " b"]], Any],
+    search: Callable[[Shaped[np.ndarray, "b s ..."], Int[np.ndarray, " b"]], Any],
     sources: Rows,
     *,
     batch_size: int = 128,
     batch_positions: int | None = None,
     lengths: Sequence[int] = LENGTHS,
+    memory_length: Callable[[int], int] = int,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each source, in the order of the sources.
 
     Args:
         search: (source, source_length) -> `decoding.Decoded`, jitted: it compiles for each shape.
-        sources: Ids of each source.
+        sources: Ids of each source, or an array [length, ...].
         batch_size: The most sources of a batch. A few sources make a smaller batch, of a power of
             two; it is filled up with sources of length 0.
         batch_positions: The most positions of a batch, padding included; None: any number.
         lengths: What sources are padded to, rising; then doubled.
+        memory_length: length of a source -> how many positions its memory has.
 
     >>> def copy(source, length):
     ...     from attn_jax.decoding import Decoded
@@ -63,12 +65,13 @@ def padded_search(
 
     def searched(batch):
         length = batch["source_length"]
-        return _hypotheses(search(batch["source"], length), length)
+        positions = [memory_length(int(each)) for each in length]
+        return _hypotheses(search(batch["source"], length), positions)
 
     return in_order(batches, (searched(each.batch) for each in batches))
 
 
-def _hypotheses(decoded: Any, source_length: Int[np.ndarray, " b"]) -> list[list[Hypothesis]]:
+def _hypotheses(decoded: Any, positions: Sequence[int]) -> list[list[Hypothesis]]:
     """The hypotheses of each row of a batch, without padding."""
     names = ("tokens", "lengths", "scores", "finished", "weights")
     parts = {name: getattr(decoded, name) for name in names}
@@ -80,7 +83,7 @@ def _hypotheses(decoded: Any, source_length: Int[np.ndarray, " b"]) -> list[list
         count, finished = int(arrays["lengths"][row, n]), bool(arrays["finished"][row, n])
         weights = None
         if "weights" in arrays:  # a copy: a view would keep the whole batch
-            weights = arrays["weights"][row, n, :count, : source_length[row]].copy()
+            weights = arrays["weights"][row, n, :count, : positions[row]].copy()
         ids = arrays["tokens"][row, n, : count - finished].tolist()
         return Hypothesis(ids, float(arrays["scores"][row, n]), finished, weights)
 

@@ -8,7 +8,7 @@ from flax import nnx
 from attn_jax import text
 from experiments.harness.errors import UserError
 from experiments.seq2seq import saved
-from experiments.seq2seq.options import SearchOptions, SystemOptions
+from experiments.seq2seq.options import ModelOptions, SearchOptions, SystemOptions
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translator
 
@@ -17,20 +17,30 @@ ATTENTION, TWIN, GREEDY = "attention", "no attention", "greedy"
 Systems = Mapping[str, Sequence[nnx.Module]]  # name → the models of an ensemble
 
 
-def load(experiment: str, options: SystemOptions, name: str | None = None) -> Saved:
-    """Return the run of the options, or that of another name."""
+def load(
+    experiment: str,
+    options: SystemOptions,
+    name: str | None = None,
+    *,
+    kind: type[ModelOptions] = ModelOptions,
+) -> Saved:
+    """Return the run of the options, or that of another name; `kind` as for `saved.load`."""
     output = dataclasses.replace(options.output, name=name or options.output.name)
-    return saved.load(output.directory(experiment), average=options.average)
+    return saved.load(output.directory(experiment), average=options.average, kind=kind)
 
 
 def load_ensemble(
-    experiment: str, options: SystemOptions, vocabularies: tuple[text.Vocabulary, text.Vocabulary]
+    experiment: str,
+    options: SystemOptions,
+    vocabularies: tuple[text.Vocabulary | None, text.Vocabulary],
+    *,
+    kind: type[ModelOptions] = ModelOptions,
 ) -> list[Saved]:
     """Return the further runs of the ensemble; refuse tokens of different meaning."""
-    others = [load(experiment, options, name) for name in options.ensemble]
+    others = [load(experiment, options, name, kind=kind) for name in options.ensemble]
     for name, other in zip(options.ensemble, others, strict=True):
         for side, ours, its in zip(saved.SIDES, vocabularies, other.vocabularies, strict=True):
-            if ours.checksum != its.checksum:
+            if ours is not None and ours.checksum != its.checksum:
                 what = f"The {side} vocabulary of {name} is another"
                 raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
     return others

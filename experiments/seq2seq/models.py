@@ -3,22 +3,29 @@
 import bisect
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from flax import nnx
 
 from attn_jax import nn, normalizers
 from experiments.harness.errors import UserError, as_user_errors
-from experiments.seq2seq.options import ModelOptions
+from experiments.seq2seq.options import HISTORY, ModelOptions
 
 NEAR = 0.05  # of its parameters, that a twin may have more or less
 
 
-def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -> nnx.Module:
-    """Return the `Seq2Seq` for vocabularies of these sizes."""
+# What encodes sources that are arrays: (options, dropout=, rngs=) -> encoder.
+ENCODERS: dict[str, Callable[..., Any]] = {}
+
+
+def build(options: ModelOptions, sources: int | None, targets: int, *, seed: int = 0) -> nnx.Module:
+    """Return the `Seq2Seq` for vocabularies of these sizes; sources None: they are arrays."""
     make = normalizers.BY_NAME[options.normalizer]
     normalizer = make(1.5) if options.normalizer == "entmax" else make()
     shared = {"dropout": options.dropout, "rngs": nnx.Rngs(seed)}
+    made = ENCODERS[options.encoder](options, **shared) if sources is None else None
     if options.model == "transformer":
         return nn.TransformerSeq2Seq(
             sources,
@@ -26,6 +33,7 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
             options.features,
             options.heads,
             options.layers,
+            stem=made,
             hidden=options.hidden,
             normalizer=normalizer,
             positions=options.positions,
@@ -34,7 +42,9 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
         )
     width, layers = (options.embedding, options.features), options.layers
     recurrent = options.encoder == "recurrent"
-    if recurrent:
+    if made is not None:
+        encoder = made
+    elif recurrent:
         encoder = nn.RecurrentEncoder(*width, layers=layers, cell=options.cell, **shared)
     else:
         encoder = nn.ConvolutionalEncoder(*width, layers=layers, **shared)
@@ -51,6 +61,7 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
         normalizer=normalizer,
         learn_alpha=options.normalizer == "entmax" and attends,
         order=options.order,
+        **{name: getattr(options, name) for name in HISTORY},
         tied=options.tied,
         **shared,
     )
@@ -58,20 +69,22 @@ def build(options: ModelOptions, sources: int, targets: int, *, seed: int = 0) -
 
 
 @functools.cache
-def parameters(options: ModelOptions, sources: int, targets: int) -> int:
+def parameters(options: ModelOptions, sources: int | None, targets: int) -> int:
     """Return how many parameters the model has, without making it."""
     with as_user_errors(ValueError):
         model = nnx.eval_shape(lambda: build(options, sources, targets))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-def described(options: ModelOptions, sources: int, targets: int) -> str:
+def described(options: ModelOptions, sources: int | None, targets: int) -> str:
     """Return what a model is, and how large."""
-    count = parameters(options, sources, targets)
-    return f"{options.name}: {count:,} parameters, {sources:,} source and {targets:,} target tokens"
+    tokens = f"{targets:,} target tokens"
+    if sources is not None:
+        tokens = f"{sources:,} source and {tokens}"
+    return f"{options.name}: {parameters(options, sources, targets):,} parameters, {tokens}"
 
 
-def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
+def twin(options: ModelOptions, sources: int | None, targets: int) -> ModelOptions:
     """Return the model without attention whose number of parameters comes nearest.
 
     A Transformer's embeddings are as wide as its features, so its twin's are.
@@ -79,6 +92,9 @@ def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
     goal = parameters(options, sources, targets)
     width = options.features if options.model == "transformer" else options.embedding
     changes = {"model": "recurrent", "score": "none", "embedding": width}
+    for each in dataclasses.fields(options):
+        if each.name in HISTORY:
+            changes[each.name] = getattr(ModelOptions, each.name)
     near = of_size(dataclasses.replace(options, **changes), goal, sources, targets)
     count = parameters(near, sources, targets)
     if abs(count / goal - 1) > NEAR:
@@ -89,7 +105,7 @@ def twin(options: ModelOptions, sources: int, targets: int) -> ModelOptions:
     return near
 
 
-def of_size(options: ModelOptions, goal: int, sources: int, targets: int) -> ModelOptions:
+def of_size(options: ModelOptions, goal: int, sources: int | None, targets: int) -> ModelOptions:
     """Return the options with the features whose number of parameters comes nearest to a goal."""
     few = [dataclasses.replace(options, features=features) for features in (1, 2, 3)]
     first, second, third = (parameters(each, sources, targets) for each in few)

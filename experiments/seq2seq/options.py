@@ -9,13 +9,23 @@ from experiments.harness.options import NonNegative, Options, Positive, Rate, Sh
 from experiments.harness.smoke import RunOptions
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
-NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax"]
+NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax", "sigmoid"]
+HISTORY = ("gate", "location", "coverage", "window")  # of ModelOptions, where there is attention
+ATTENDS = "needs --model recurrent and a --score other than none"
 BleuTokenize = Literal["13a", "intl", "char", "zh", "none"]
 
 
 @dataclass(frozen=True)
 class ModelOptions(Options):
-    """The encoder-decoder."""
+    """The encoder-decoder.
+
+    What few experiments offer is off here; theirs derive from it and make options of it.
+    """
+
+    gate: ClassVar[bool] = False  # these are the arguments of `nn.Decoder`
+    location: ClassVar[int] = 0
+    coverage: ClassVar[bool] = False
+    window: ClassVar[tuple[int, int] | None] = None
 
     model: Literal["recurrent", "transformer"] = "recurrent"
     """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes
@@ -61,6 +71,14 @@ class ModelOptions(Options):
             if self.features % self.heads:
                 sizes = f"{self.features}. Got {self.heads}"
                 raise UserError(f"--heads must divide --features, {sizes}.")
+        for name in HISTORY if not self.attends else ():
+            if getattr(self, name):
+                raise UserError(f"--{name} {ATTENDS}.")
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is recurrent, with attention."""
+        return self.model == "recurrent" and self.score != "none"
 
     @property
     def name(self) -> str:
@@ -77,6 +95,9 @@ class ModelOptions(Options):
 @dataclass(frozen=True)
 class FitOptions(Options):
     """How to train."""
+
+    doubly_stochastic: ClassVar[float] = 0.0  # these are the arguments of `nn.Seq2Seq.loss`
+    coverage_loss: ClassVar[float] = 0.0
 
     steps: Positive[int] = 4000
     """Training steps."""
@@ -115,6 +136,12 @@ class TrainOptions(RunOptions):
     fit: FitOptions = field(default_factory=FitOptions)
     resume: bool = False
     """Go on with an interrupted run of this name and these options."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("doubly_stochastic", "coverage_loss"):
+            if getattr(self.fit, name) and not self.model.attends:
+                raise UserError(f"--{name.replace('_', '-')} {ATTENDS}.")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A run's directory as a model that can be used: its options, its vocabularies, its checkpoints.
 
 config.json                the run's options, its vocabularies' checksums; `runs.py` writes it
-vocabulary.source.json     and vocabulary.target.json
+vocabulary.source.json     and vocabulary.target.json; without the first, sources are arrays
 training/                  checkpoints, metrics.jsonl; under twin/ those of the model without
                            attention, so that no later run of the name inherits them
 """
@@ -27,13 +27,14 @@ class Saved(NamedTuple):
     """What a directory holds."""
 
     model: nnx.Module
-    source: text.Vocabulary
+    source: text.Vocabulary | None  # None: sources are arrays
     target: text.Vocabulary
     options: dict[str, Any]  # as config.json has them
+    model_options: ModelOptions
     directory: Path
 
     @property
-    def vocabularies(self) -> tuple[text.Vocabulary, text.Vocabulary]:
+    def vocabularies(self) -> tuple[text.Vocabulary | None, text.Vocabulary]:
         """Source and target."""
         return self.source, self.target
 
@@ -48,31 +49,36 @@ def vocabulary_file(directory: Path, side: str) -> Path:
     return directory / f"vocabulary.{side}.json"
 
 
-def load(directory: Path, *, average: int = 1) -> Saved:
-    """Return the best model of a run's directory, or the mean of its newest checkpoints."""
+def load(directory: Path, *, average: int = 1, kind: type[ModelOptions] = ModelOptions) -> Saved:
+    """Return the best model of a run's directory, or the mean of its newest checkpoints.
+
+    `kind` is the class of the experiment's options of models.
+    """
     config = runs.read_config(directory)
-    model = _model_options(config["options"])
+    with as_user_errors(TypeError):  # a run of another version has other options
+        model = kind(**config["options"].get("model", {}))
     both = [
-        vocabularies.load(
-            vocabulary_file(directory, side), config["checksums"].get(f"{side} vocabulary")
-        )
+        vocabularies.load(vocabulary_file(directory, side), config["checksums"].get(name))
+        if (name := f"{side} vocabulary") in config["checksums"] or side == "target"
+        else None
         for side in SIDES
     ]
-    restored = _restored(model, directory / TRAINING, map(len, both), average)
-    return Saved(restored, *both, config["options"], directory)
+    restored = _restored(model, directory / TRAINING, sizes(*both), average)
+    return Saved(restored, *both, config["options"], model, directory)
+
+
+def sizes(source: text.Vocabulary | None, target: text.Vocabulary) -> tuple[int | None, int]:
+    """The sizes of both vocabularies; None for sources that are arrays."""
+    return None if source is None else len(source), len(target)
 
 
 def load_twin(loaded: Saved, *, average: int = 1) -> nnx.Module | None:
     """Return the model without attention, None where none was trained."""
-    directory, sizes = loaded.directory / TWIN, list(map(len, loaded.vocabularies))
+    directory, both = loaded.directory / TWIN, sizes(*loaded.vocabularies)
     if not (directory / "checkpoints").is_dir():
         return None
-    return _restored(models.twin(_model_options(loaded.options), *sizes), directory, sizes, average)
-
-
-def _model_options(options: dict[str, Any]) -> ModelOptions:
-    with as_user_errors(TypeError):  # a run of another version has other options
-        return ModelOptions(**options.get("model", {}))
+    twin = models.twin(loaded.model_options, *both)
+    return _restored(twin, directory, both, average)
 
 
 def _restored(options: ModelOptions, directory: Path, sizes: Any, average: int) -> nnx.Module:

@@ -28,20 +28,26 @@ POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line com
 class Task:
     """What models are trained on: batches, pairs held out of them, the vocabularies of both."""
 
-    source: text.Vocabulary
+    source: text.Vocabulary | None  # None: sources are arrays
     target: text.Vocabulary
     batches: text.PairBatches
     dev: Pairs | None
 
     @property
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> tuple[int | None, int]:
         """The sizes of both vocabularies."""
-        return len(self.source), len(self.target)
+        return saved.sizes(self.source, self.target)
+
+    @property
+    def vocabularies(self) -> dict[str, text.Vocabulary]:
+        """Those that there are, by their side."""
+        both = {side: getattr(self, side) for side in saved.SIDES}
+        return {side: each for side, each in both.items() if each is not None}
 
     @property
     def checksums(self) -> dict[str, Any]:
         """What ties checkpoints to the tokens and the pairs that they were trained on."""
-        names = {f"{side} vocabulary": getattr(self, side).checksum for side in saved.SIDES}
+        names = {f"{side} vocabulary": each.checksum for side, each in self.vocabularies.items()}
         return names | {"training pairs": self.batches.get_state()["checksum"]}
 
 
@@ -99,8 +105,8 @@ def train(
         models.parameters(each, *task.sizes)  # refuses what cannot be built
     how = {"resume": options.resume, "checksums": task.checksums}
     output = start(experiment, options, options.output, **how)
-    for side in saved.SIDES:
-        getattr(task, side).save(saved.vocabulary_file(output.directory, side))
+    for side, each in task.vocabularies.items():
+        each.save(saved.vocabulary_file(output.directory, side))
     numbers = facts(task.batches)
     output.update_metrics({"training": numbers})
     left_out = f"{numbers['without_target']:,} without a target, {numbers['too_long']:,} too long"
@@ -127,7 +133,13 @@ def fit(
     dev_loss = task.dev and dev_losses(task.dev, options)
 
     def loss(model, batch, rng):
-        return model.loss(batch, start=text.START, label_smoothing=options.label_smoothing, rng=rng)
+        how = {"label_smoothing": options.label_smoothing, "rng": rng}
+        penalties = {
+            "doubly_stochastic": options.doubly_stochastic,
+            "coverage": options.coverage_loss,
+        }
+        how |= {name: factor for name, factor in penalties.items() if factor}
+        return model.loss(batch, start=text.START, **how)
 
     def evaluated(model):
         return dev_loss(model) | (evaluate(model) if evaluate is not None else {})

@@ -24,7 +24,7 @@ class Translation(NamedTuple):
     ids: list[int]  # of the target, its end not included
     score: float
     finished: bool
-    weights: np.ndarray | None  # [target ids and the end, source ids]
+    weights: np.ndarray | None  # [target ids and the end, memory]: the source's ids, say
 
 
 NOTHING = Translation("", [], 0.0, True, None)
@@ -71,7 +71,8 @@ class Translator:
         def search(source, length):
             return self._search(states, jax.random.key(next(self.draws)), source, length)
 
-        found = text.padded_search(search, sources, **self.batches)
+        memory_length = self.models[0].memory_length
+        found = text.padded_search(search, sources, memory_length=memory_length, **self.batches)
         return [
             [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
             if len(source)
