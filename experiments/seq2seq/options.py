@@ -71,12 +71,12 @@ class ModelOptions(Options):
             if self.features % self.heads:
                 sizes = f"{self.features}. Got {self.heads}"
                 raise UserError(f"--heads must divide --features, {sizes}.")
-        for name in HISTORY if not self.attends else ():
+        for name in HISTORY if not self.recurrent_attention else ():
             if getattr(self, name):
                 raise UserError(f"--{name} {ATTENDS}.")
 
     @property
-    def attends(self) -> bool:
+    def recurrent_attention(self) -> bool:
         """Whether it is recurrent, with attention."""
         return self.model == "recurrent" and self.score != "none"
 
@@ -140,7 +140,7 @@ class TrainOptions(RunOptions):
     def __post_init__(self):
         super().__post_init__()
         for name in ("doubly_stochastic", "coverage_loss"):
-            if getattr(self.fit, name) and not self.model.attends:
+            if getattr(self.fit, name) and not self.model.recurrent_attention:
                 raise UserError(f"--{name.replace('_', '-')} {ATTENDS}.")
 
 

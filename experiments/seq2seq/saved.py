@@ -30,8 +30,8 @@ class Saved(NamedTuple):
     source: text.Vocabulary | None  # None: sources are arrays
     target: text.Vocabulary
     options: dict[str, Any]  # as config.json has them
-    model_options: ModelOptions
     directory: Path
+    model_options: ModelOptions
 
     @property
     def vocabularies(self) -> tuple[text.Vocabulary | None, text.Vocabulary]:
@@ -41,7 +41,7 @@ class Saved(NamedTuple):
     @property
     def attends(self) -> bool:
         """Whether the model has attention weights."""
-        return self.options["model"]["score"] != "none"
+        return self.model_options.score != "none"
 
 
 def vocabulary_file(directory: Path, side: str) -> Path:
@@ -64,7 +64,7 @@ def load(directory: Path, *, average: int = 1, kind: type[ModelOptions] = ModelO
         for side in SIDES
     ]
     restored = _restored(model, directory / TRAINING, sizes(*both), average)
-    return Saved(restored, *both, config["options"], model, directory)
+    return Saved(restored, *both, config["options"], directory, model)
 
 
 def sizes(source: text.Vocabulary | None, target: text.Vocabulary) -> tuple[int | None, int]:

@@ -17,6 +17,7 @@ from attn_jax.text import Vocabulary
 from experiments import cli
 from experiments.seq2seq import saved
 from experiments.seq2seq import train as engine
+from experiments.seq2seq.options import ModelOptions
 from experiments.seq2seq.saved import Saved
 
 FIGURES = {"bleu_by_length", "learning_curve"}
@@ -228,7 +229,7 @@ def test_a_damaged_config_is_named(trained, tmp_path, capsys, change, message):
 def test_a_model_without_attention_has_no_alignments(trained, tmp_path, capsys, monkeypatch):
     """Refused before a file that is there loses what it holds."""
     (tmp_path / "links").write_text("0-0\n")
-    plain = Saved(None, None, None, {"model": {"score": "none"}}, tmp_path)
+    plain = Saved(None, None, None, {}, tmp_path, ModelOptions(score="none"))
     monkeypatch.setattr(saved, "load", lambda *args, **options: plain)
     assert main(trained, "translate", "--alignments", tmp_path / "links") == 2
     assert "need a model with attention. Got --score none." in capsys.readouterr().err

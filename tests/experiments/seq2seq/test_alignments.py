@@ -26,7 +26,7 @@ def model_of(lines, seed):
     vocabularies = [text.Vocabulary.train(each, kind="character") for each in lines]
     options = ModelOptions(embedding=3, features=5)
     model = build(options, *map(len, vocabularies), seed=seed)
-    return Saved(model, *vocabularies, {"model": {"score": "additive"}}, Path())
+    return Saved(model, *vocabularies, {}, Path(), options)
 
 
 FORWARD, BACKWARD = model_of(LINES, 0), model_of(LINES.swapped(), 1)
