@@ -129,6 +129,14 @@ def regrouped(array: Array, shape: tuple[int, ...]) -> Array:
     return automatic(lambda array: array.reshape(shape), array, specs=by_row)
 
 
+def repeated(array: Array, copies: int) -> Array:
+    """Each row so many times, one after the other, sharded as before."""
+    if copies == 1:
+        return array
+    by_row = PartitionSpec(spec(array))
+    return automatic(lambda array: jnp.repeat(array, copies, axis=0), array, specs=by_row)
+
+
 def everywhere(array: Array) -> Array:
     """The array, not sharded over an explicit mesh: what any index may reach."""
     return automatic(lambda array: array, array, specs=PartitionSpec())

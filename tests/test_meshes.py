@@ -141,10 +141,13 @@ def regress(**options):
     return Case(run, (normal(B, 2), np.arange(B)), (normal(B, 2), normal(B, 1), 1.3))
 
 
-def seq2seq():
+PAST = {"location": 2, "coverage": True, "window": (1, 2), "gate": True}
+
+
+def seq2seq(**options):
     encoder = RecurrentEncoder(3, 5, rngs=nnx.Rngs(0))
     widths = encoder.memory_features, encoder.summary_features
-    decoder = Decoder(5, *widths, embedding=3, features=7, rngs=nnx.Rngs(1))
+    decoder = Decoder(5, *widths, embedding=3, features=7, rngs=nnx.Rngs(1), **options)
     return Seq2Seq(7, encoder, decoder, embedding=3, rngs=nnx.Rngs(2))
 
 
@@ -234,6 +237,11 @@ CASES = {
     "recurrent": lambda: modelled(
         seq2seq(), lambda m, b: added_up(m.loss(b, start=1)[0], b), pairs()
     ),
+    "past weights": lambda: modelled(
+        seq2seq(**PAST),
+        lambda m, b: added_up(m.loss(b, start=1, doubly_stochastic=0.3, coverage=0.2)[0], b),
+        pairs(),
+    ),
     "translation": lambda: modelled(
         TransformerSeq2Seq(7, 5, 8, 2, 1, rngs=nnx.Rngs(0)),
         translate,
@@ -241,6 +249,12 @@ CASES = {
         differentiates=False,
     ),
     "recurrent translation": lambda: modelled(seq2seq(), translate, pairs(), differentiates=False),
+    "translation, past weights and none": lambda: modelled(
+        (seq2seq(**PAST), seq2seq(attention=None)),
+        lambda models, b: [translate(each, b) for each in models],
+        pairs(),
+        differentiates=False,
+    ),
 }
 DATA = normal(9, 1), normal(9, 2)
 

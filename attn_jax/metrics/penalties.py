@@ -11,7 +11,8 @@ def doubly_stochastic(
 ) -> Float[Array, ""]:
     """Σᵢ (1 - Σₜ weightsₜᵢ)²: each position is attended to once over all times.
 
-    (Xu et al. 2015, eq. 14.) The sum over all examples; what is not real counts nothing.
+    (Xu et al. 2015, eq. 14.) The sum over all examples; what is not real counts nothing, and so
+    does an example of which no time is.
 
     Args:
       weights: of each time over the memory.
@@ -24,7 +25,8 @@ def doubly_stochastic(
     """
     times, positions = jnp.asarray(times), jnp.asarray(positions)
     total = jnp.where(times[:, :, None], jnp.asarray(weights), 0).sum(axis=1)
-    return jnp.sum(jnp.where(positions, (1 - total) ** 2, 0))
+    counted = positions & times.any(axis=1, keepdims=True)
+    return jnp.sum(jnp.where(counted, (1 - total) ** 2, 0))
 
 
 def coverage(weights: Float[ArrayLike, "b t m"], times: Bool[ArrayLike, "b t"]) -> Float[Array, ""]:

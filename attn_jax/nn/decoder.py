@@ -136,13 +136,14 @@ class Decoder(nnx.Module):
         require_rngs(rngs)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
         past = {"location": location, "coverage": coverage, "window": window}
+        given = past | {"gate": gate}
         if attention is None:
             rule = "be left out without attention"
             require(not learn_alpha, "learn_alpha", rule, learn_alpha)
             no_width = attention_features is None
             require(no_width, "attention_features", rule, attention_features)
-            for name, given in past.items():
-                require(not given, name, rule, given)
+            for name, each in given.items():
+                require(not each, name, rule, each)
         self.order, self.dropout, self.tied = order, dropout, tied
         self.feeds = input_feeding and order == "step_then_attend"
         self.attention = self.history = self.gate = nnx.data(None)

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn_jax.meshes import regrouped, repeated
 from attn_jax.nn.attention import Attention
 from attn_jax.nn.history import Attended, History
 
@@ -27,7 +27,7 @@ class Memory(NamedTuple):
         """The output of attention; the summary without it."""
         by_source = self._by_source(query)
         if attention is None:
-            return jnp.repeat(self.summary, by_source.shape[1], axis=0)
+            return repeated(self.summary, by_source.shape[1])
         context = attention(by_source, self.keys, self.values, self.length)
         return context.reshape(query.shape[0], context.shape[-1])
 
@@ -49,12 +49,12 @@ class Memory(NamedTuple):
         """
         n = query.shape[0]
         hypotheses = self._by_source(query).shape[1]
-        keys, length = (jnp.repeat(each, hypotheses, axis=0) for each in (self.keys, self.length))
+        keys, length = (repeated(each, hypotheses) for each in (self.keys, self.length))
         keys = history.keys(keys, past)
         weights = attention.weights(query[:, None], keys, length, history.mask, past.last)
-        by_source = weights.reshape(-1, hypotheses, weights.shape[-1])
-        context = jnp.einsum("bnm,bme->bne", by_source, self.values)
-        return context.reshape(n, context.shape[-1]), past.plus(weights[:, 0])
+        by_source = regrouped(weights, (len(self.length), hypotheses, weights.shape[-1]))
+        context = by_source @ self.values
+        return regrouped(context, (n, context.shape[-1])), past.plus(weights[:, 0])
 
     def _by_source(self, query: Float[Array, "n h"]) -> Float[Array, "s hypotheses h"]:
         sources = self.values.shape[0]

@@ -77,7 +77,9 @@ class Seq2Seq(nnx.Module):
     ) -> Encoded:
         """Encode padded sources; with `rng`, in training, some units are dropped."""
         if self.embedding is None:
-            return self.encoder(jnp.asarray(source), length, rng=fold(rng, 1))
+            source = jnp.asarray(source)
+            length = lengths_of("length", length, *source.shape[:2])
+            return self.encoder(source, length, rng=fold(rng, 1))
         source = tokens_of("source", source, self.embedding.shape[0])
         length = lengths_of("length", length, *source.shape)
         embedded = drop_units(gathered(self.embedding[...], source), self.dropout, fold(rng, 0))
@@ -122,7 +124,9 @@ class Seq2Seq(nnx.Module):
         loss, numbers = metrics.linear_cross_entropy(times.readout, *layer, target.T, **how)
         factors = {"doubly_stochastic": doubly_stochastic, "coverage": coverage}
         if any(factors.values()):
-            loss = loss + self._penalty(times, encoded, real, factors) / numbers["tokens"]
+            loss = loss + self._penalty(times, encoded, real, factors) / jnp.maximum(
+                numbers["tokens"], 1
+            )
         return loss, numbers
 
     def _penalty(

@@ -147,7 +147,9 @@ class TransformerSeq2Seq(nnx.Module):
     ) -> Encoded:
         """Encode padded sources."""
         if self.stem is not None:
-            encoded = self.stem(jnp.asarray(source), length, rng=fold(rng, 0))
+            source = jnp.asarray(source)
+            length = lengths_of("length", length, *source.shape[:2])
+            encoded = self.stem(source, length, rng=fold(rng, 0))
             embedded, length = self.inputs(encoded.memory), encoded.length
             if self.positions == "sinusoidal":
                 places = sinusoids(embedded.shape[1], embedded.shape[2])

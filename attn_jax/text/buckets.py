@@ -15,7 +15,7 @@ class Bucket:
     `number · batch_size` on: one that straddles two shuffles is as full as any other.
     """
 
-    def __init__(self, arrays: Batch, batch_size: int, *, seed: int | None, place: int):
+    def __init__(self, arrays: dict[str, Any], batch_size: int, *, seed: int | None, place: int):
         self._arrays, self.batch_size = arrays, batch_size
         self._seed, self._place = seed, place
         self.size = len(arrays["source"])

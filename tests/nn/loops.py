@@ -63,10 +63,11 @@ def encoder(module, inputs):
     return outputs, np.concatenate(ends)
 
 
-def score(module, query, keys):
-    """Scores [s] of one query against a memory [s, c]."""
+def score(module, query, keys, known=0):
+    """Scores [s] of one query against a memory [s, c]; keys also know something [s, a]."""
     if module.key_kernel is not None:
         keys = keys @ value(module.key_kernel)
+    keys = keys + known
     if module.name == "additive":
         query = query @ value(module.query_kernel)
         return np.tanh(query + keys + value(module.key_bias)) @ value(module.weight)
@@ -81,13 +82,44 @@ def score(module, query, keys):
     return products
 
 
-def attend(module, query, memory):
-    """Context and weights [s]."""
+def attend(module, query, memory, history=None, past=()):
+    """Context and weights [s]; `past` are the weights of the steps before."""
     if len(memory) == 0:
         return np.zeros(memory.shape[1]), np.zeros(0)
     normalizer = NORMALIZERS[type(module.normalizer)](module.normalizer)
-    weights = np.array(normalizer(score(module, query, memory)))
+    known, near = 0, np.ones(len(memory), bool)
+    if history is not None:
+        known, near = look_back(history, [np.zeros(len(memory)), *past])
+    weights = np.zeros(len(memory))
+    weights[near] = np.array(normalizer(score(module, query, memory, known)[near]))
     return weights @ memory, weights
+
+
+def look_back(module, past):
+    """What keys know [s, a] of the weights before, and which of them come next [s]."""
+    last, known, near = past[-1], 0, np.ones(len(past[-1]), bool)
+    if module.filters is not None:
+        filters = value(module.filters)
+        half = len(filters) // 2
+        found = [
+            [
+                sum(
+                    last[j + o] * filters[o + half, r]
+                    for o in range(-half, half + 1)
+                    if 0 <= j + o < len(last)
+                )
+                for r in range(filters.shape[1])
+            ]
+            for j in range(len(last))
+        ]
+        known = known + np.array(found) @ value(module.location)
+    if module.coverage is not None:
+        known = known + np.outer(np.sum(past, axis=0), value(module.coverage)[0])
+    if module.window is not None:
+        median = next((j for j in range(len(last)) if last[: j + 1].sum() >= last.sum() / 2), 0)
+        left, right = module.window
+        near = np.array([median - left <= j <= median + right for j in range(len(last))])
+    return known, near
 
 
 def decoder(module, tokens, memory, summary):
@@ -105,7 +137,11 @@ def decoder(module, tokens, memory, summary):
     def look():
         if module.attention is None:
             return summary, None
-        return attend(module.attention, top(), memory)
+        context, weights = attend(module.attention, top(), memory, module.history, alignment)
+        if module.gate is not None:
+            opened = top() @ value(module.gate.kernel) + value(module.gate.bias)
+            context = context * sigmoid(opened)
+        return context, weights
 
     for token in tokens:
         embedded = value(module.embedding)[token]

@@ -43,7 +43,17 @@ MODELS = {
     "deep, fed": {"layers": 3, "order": "step_then_attend", "readout": 6},
     "sparsemax": {"normalizer": Sparsemax()},
     "entmax": {"normalizer": Entmax(1.5), "order": "step_then_attend"},
+    "location-aware": {"location": 2, "location_width": 3},
+    "location-aware, coverage, window, gate": {
+        "location": 3,
+        "coverage": True,
+        "window": (1, 2),
+        "gate": True,
+        "attention": "dot",
+        "order": "step_then_attend",
+    },
 }
+PAST = {"location": 2, "coverage": True, "window": (1, 2), "gate": True}
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
@@ -78,8 +88,9 @@ def test_decoder_is_the_loop_and_a_step_is_one_time_of_it(options):
             assert_close(weights, alignment[:, t])
 
 
-def test_hypotheses_share_a_memory():
-    seq2seq = model()
+@pytest.mark.parametrize("options", [{}, PAST], ids=["", "past weights"])
+def test_hypotheses_share_a_memory(options):
+    seq2seq = model(**options)
     step, state = seq2seq.begin(SOURCE, LENGTH)
     doubled = jax.tree.map(lambda each: jnp.repeat(each, 2, axis=0), state)
     tokens = TOKENS[:, :2]
@@ -139,13 +150,15 @@ def test_loss_is_the_mean_over_real_tokens():
     assert_close(numbers["accuracy"], (logits.argmax(-1) == TOKENS)[real].mean())
 
 
-def test_loss_does_not_depend_on_padding_or_company():
+@pytest.mark.parametrize("past", [False, True])
+def test_loss_does_not_depend_on_padding_or_company(past):
     """Summed over examples of other batches, in other order, with other padding: the same."""
-    seq2seq = model(order="step_then_attend")
+    seq2seq = model(order="step_then_attend", **(PAST if past else {}))
     graphdef, state = nnx.split(seq2seq)
+    penalties = {"doubly_stochastic": 0.7, "coverage": 0.3} if past else {}
 
     def total(state, batch):
-        loss, numbers = nnx.merge(graphdef, state).loss(batch, start=2)
+        loss, numbers = nnx.merge(graphdef, state).loss(batch, start=2, **penalties)
         return loss * numbers["tokens"]
 
     value_and_grad = jax.jit(jax.value_and_grad(total))
@@ -161,6 +174,39 @@ def test_loss_does_not_depend_on_padding_or_company():
     summed = jax.tree.map(lambda *parts: sum(parts), *(part for _, part in single))
     for one, other in zip(jax.tree.leaves(summed), jax.tree.leaves(gradient), strict=True):
         assert_close(one, other)
+
+
+def test_penalties_are_what_the_papers_say():
+    seq2seq = model(**PAST)
+    before = np.concatenate([np.full((3, 1), 2), TOKENS[:, :-1]], axis=1)
+    weights = np.asarray(seq2seq.decoder.weights(before, seq2seq.encode(SOURCE, LENGTH)))
+    once = again = 0.0
+    for i in range(3):
+        real = weights[i, : BATCH["target_length"][i], : LENGTH[i]]
+        once += ((1 - real.sum(0)) ** 2).sum() * (len(real) > 0)
+        for t in range(len(real)):
+            again += np.minimum(real[t], real[:t].sum(0)).sum()
+    plain, numbers = seq2seq.loss(BATCH, start=2)
+    loss, _ = seq2seq.loss(BATCH, start=2, doubly_stochastic=0.7, coverage=0.3)
+    assert_close(loss - plain, (0.7 * once + 0.3 * again) / numbers["tokens"])
+
+
+def test_the_past_needs_no_memory_of_keys_by_times():
+    """Keys of each step are computed again for its derivative: [t, s, a] is nowhere."""
+    seq2seq = model(attention_features=64, **PAST)
+    graphdef, state = nnx.split(seq2seq)
+
+    def size(times):
+        batch = {
+            "source": np.full((1, 64), 5),
+            "source_length": np.array([64]),
+            "target": np.full((1, times), 5),
+            "target_length": np.array([times]),
+        }
+        loss = jax.grad(lambda state: nnx.merge(graphdef, state).loss(batch, start=2)[0])
+        return jax.jit(loss).lower(state).compile().memory_analysis().temp_size_in_bytes
+
+    assert (size(80) - size(16)) / (80 - 16) < 64 * 64 * 8 / 2
 
 
 def test_no_real_token_no_loss_no_gradient():
@@ -203,10 +249,12 @@ def test_an_empty_batch_has_an_empty_result(attention):
 # Decoding
 
 
-@pytest.mark.parametrize("order", ["attend_then_step", "step_then_attend"])
-def test_beam_search_is_what_teacher_forcing_says(order):
+@pytest.mark.parametrize(
+    "options", [{"layers": 2}, {"order": "step_then_attend"}, PAST], ids=["deep", "Luong", "past"]
+)
+def test_beam_search_is_what_teacher_forcing_says(options):
     """Each hypothesis' log-probability and alignment, computed again from its tokens."""
-    seq2seq = model(order=order, layers=2)
+    seq2seq = model(**options)
     step, begun = seq2seq.begin(SOURCE, LENGTH)
     graphdef, state = nnx.split(seq2seq)
 
@@ -250,6 +298,13 @@ def test_beam_search_is_what_teacher_forcing_says(order):
         ({"layers": 0}, "layers must be a positive integer. Got 0"),
         ({"readout": 0}, "readout must be a positive integer. Got 0"),
         ({"attention_features": 0}, "features must be a positive integer. Got 0"),
+        ({"attention": None, "location": 2}, "location must be left out without attention"),
+        ({"attention": None, "gate": True}, "gate must be left out without attention"),
+        ({"location": -1}, "location must .*Got -1"),
+        ({"location": 2, "location_width": 4}, "location_width must be odd. Got 4"),
+        ({"window": 3}, r"window must be \(left, right\) or None. Got 3"),
+        ({"window": (-1, 3)}, "window must .*Got -1"),
+        ({"coverage": "yes"}, "coverage must be True or False. Got 'yes'"),
     ],
 )
 def test_bad_input_is_named(options, message):

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from attn_jax import Alibi, Entmax, ScaledDot, SoftCap, Softmax, chain, decoding, masks
-from attn_jax.nn import Embedding, LanguageModel, Stack, TransformerSeq2Seq
+from attn_jax.nn import Embedding, Encoded, LanguageModel, Stack, TransformerSeq2Seq
 from tests.nn.compiled import compiled
 from tests.nn.test_recurrent import randomized
 from tests.tolerance import assert_close, assert_exactly_zero, assert_trees_close
@@ -309,6 +309,45 @@ def test_a_translators_mask_is_beside_the_causal_one():
     forward = compiled(module)
     one, other = (np.asarray(forward(SOURCE, LENGTH, each)) for each in (TOKENS, changed))
     assert (np.abs(one - other).max(-1) > 0).tolist() == [[t == 2 for t in range(T)]] * B
+
+
+def test_a_stem_makes_what_the_stack_reads_of_arrays():
+    """Its memory, of another length and width than the source, is encoded; decoding follows."""
+    frames = RNG.normal(size=(B, 10, 4))
+    lengths = np.array([10, 0, 6])
+
+    class Halved(nnx.Module):
+        memory_features = summary_features = 4
+
+        def __call__(self, source, length, *, rng=None):
+            memory = (source[:, ::2] + source[:, 1::2]) / 2
+            return Encoded(memory, length // 2, memory.sum(axis=1))
+
+        def memory_length(self, length):
+            return length // 2
+
+    options = {"stem": Halved(), "rngs": nnx.Rngs(0)}
+    model = gently_randomized(TransformerSeq2Seq(None, V, 8, 2, 1, **options))
+    assert (model.memory_length(10), model.most_positions) == (5, np.inf)
+    padded = frames.copy()
+    padded[2, 6:] = 7.0
+    before = np.concatenate([np.full((B, 1), 2), TOKENS[:, :2]], axis=1)
+
+    @jax.jit
+    def run(frames):
+        step, state = model.begin(frames, lengths, longest=3)
+        weights = model.decoder.weights(before, model.encode(frames, lengths))
+        return model(frames, lengths, before), weights, step(before[:, 0], state)[0]
+
+    logits, weights, first = run(frames)
+    assert weights.shape == (B, 3, 5)
+    assert_exactly_zero(weights[2, :, 3:])
+    assert_close(first, logits[:, 0])
+    assert_close(run(padded)[0], logits)
+    with pytest.raises(ValueError, match="sources must be None with a stem"):
+        TransformerSeq2Seq(7, V, 8, 2, 1, **options)
+    with pytest.raises(ValueError, match="positions must not be learned, where a stem"):
+        TransformerSeq2Seq(None, V, 8, 2, 1, positions="learned", **options)
 
 
 def test_an_empty_batch_has_an_empty_result():
