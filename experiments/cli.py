@@ -55,6 +55,10 @@ EXPERIMENTS = (
         "Answer what is said with attention, trained on conversations; chat with the model.",
     ),
     Experiment(
+        "attention-truth",
+        "Whether attention looks where it should, by score and normalizer, where that is known.",
+    ),
+    Experiment(
         "sequence-tasks",
         "Reverse, copy or sort sequences of integers with attention, and count what is right.",
     ),

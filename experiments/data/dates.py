@@ -9,6 +9,7 @@ before any is written: a held-out day is unseen in every language and format.
 import datetime
 import functools
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ LANGUAGES = (
 )
 # fmt: on
 EVERY = "all"
+PIECE = re.compile(r"%\((\w+)\)s|%%|[^%]+")  # a field of babel's patterns, or text
+FIELDS = dict.fromkeys("yYuUr", "year") | dict.fromkeys("ML", "month") | {"d": "day"}
 FIRST, LAST = datetime.date(1950, 1, 1), datetime.date(2049, 12, 31)
 HELD_OUT = 0.1  # of all days, for dev, and as many for test
 DEV_EXAMPLES = 8  # in each language and format
@@ -103,6 +106,25 @@ def write(date: datetime.date, language: str, format: str) -> Written:
     from babel.dates import format_date
 
     return Written(format_date(date, format, locale=language), language, format, date.isoformat())
+
+
+def fields(date: datetime.date, language: str, format: str) -> dict[str, tuple[int, int]]:
+    """Return where the year, the month and the day stand in a date as it is written, in NFC.
+
+    >>> fields(datetime.date(2024, 5, 17), "de", "full")
+    {'day': (9, 11), 'month': (13, 16), 'year': (17, 21)}
+    """
+    from babel.dates import DateTimeFormat, get_date_format, parse_pattern
+
+    values = DateTimeFormat(date, language)
+    written, found = "", {}
+    for piece in PIECE.finditer(parse_pattern(get_date_format(format, language)).format):
+        start = len(unicodedata.normalize("NFC", written))
+        written += values[piece[1]] if piece[1] else piece[0].replace("%%", "%")
+        if piece[1] and piece[1][0] in FIELDS:
+            end = len(unicodedata.normalize("NFC", written))
+            found[FIELDS[piece[1][0]]] = (start, end)
+    return found
 
 
 def split() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

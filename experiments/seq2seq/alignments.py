@@ -53,8 +53,27 @@ def errors(
 
 def forced(loaded: Saved, lines: Pairs) -> list[np.ndarray]:
     """Return the weights [target words, source words] where the decoder is fed the target."""
-    graphdef, state = nnx.split(loaded.model)
-    pairs = lines.encoded(*loaded.vocabularies)
+    found = forced_weights(loaded.model, lines.encoded(*loaded.vocabularies))
+    return merged(found, lines, loaded.vocabularies)
+
+
+def merged(
+    weights: Sequence[np.ndarray], lines: Pairs, vocabularies: Sequence[text.Vocabulary]
+) -> list[np.ndarray]:
+    """Return the weights [target words, source words] of weights [target ids, source ids]."""
+    source, target = (
+        [vocabulary.words(line) for line in side]
+        for vocabulary, side in zip(vocabularies, lines, strict=True)
+    )
+    return [
+        metrics.merge_weights(table, source_words=columns, target_words=rows)
+        for table, columns, rows in zip(weights, source, target, strict=True)
+    ]
+
+
+def forced_weights(model: nnx.Module, pairs: Pairs) -> list[np.ndarray]:
+    """Return the weights [target ids, memory] of encoded pairs; the decoder is fed the target."""
+    graphdef, state = nnx.split(model)
 
     @jax.jit
     def weights(state, source, source_length, target, target_length):
@@ -65,12 +84,8 @@ def forced(loaded: Saved, lines: Pairs) -> list[np.ndarray]:
     padded = text.padded_batches(*pairs, batch_positions=POSITIONS, buckets=8)
     found = text.in_order(padded, [np.asarray(weights(state, **each.batch)) for each in padded])
     return [
-        metrics.merge_weights(
-            table[: len(target_ids), : len(source_ids)],
-            source_words=loaded.source.words(source),
-            target_words=loaded.target.words(target),
-        )
-        for table, source, target, source_ids, target_ids in zip(found, *lines, *pairs, strict=True)
+        table[: len(target), : model.memory_length(len(source))].copy()
+        for table, source, target in zip(found, *pairs, strict=True)
     ]
 
 
