@@ -27,12 +27,15 @@ PERCENT = ("hit", "mass", "chance", "zeros")
 def compare(options: Compare, *, small: bool = False) -> None:
     """Train and measure every model; what is done stays, whatever comes."""
     grid = options.grid
+    rows = []
     if options.resume:  # what cannot be is refused at once
-        require_same(options.output.directory(NAME), options)
+        directory = options.output.directory(NAME)
+        require_same(directory, options)
+        rows = Run(directory).read_metrics().get("rows", [])
     truths = {name: TASKS[name](grid, small=small) for name in grid.tasks}
     checksums = {name: truth.task.checksums for name, truth in truths.items()}
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
-    rows = output.read_metrics().get("rows", [])
+    output.update_metrics({"rows": rows})
     done = {(row["task"], row["model"], row["seed"]) for row in rows}
     work = [each for each in planned(truths, grid) if key(*each) not in done]
     began = time.perf_counter()
