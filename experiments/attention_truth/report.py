@@ -12,7 +12,7 @@ from attn_jax import metrics
 from experiments.attention_truth import Compare, Grid, figures
 from experiments.attention_truth.tasks import TASKS, Truth
 from experiments.harness import tables
-from experiments.harness.runs import require_same, start
+from experiments.harness.runs import Run, require_same, start
 from experiments.seq2seq import models
 from experiments.seq2seq import train as engine
 from experiments.seq2seq.alignments import forced_weights
