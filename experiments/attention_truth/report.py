@@ -24,7 +24,7 @@ TWIN = "no attention"
 PERCENT = ("hit", "mass", "chance", "zeros")
 
 
-def compare(options: Compare, *, small: bool = False) -> None:
+def compare(options: Compare) -> None:
     """Train and measure every model; what is done stays, whatever comes."""
     grid = options.grid
     rows = []
@@ -32,7 +32,7 @@ def compare(options: Compare, *, small: bool = False) -> None:
         directory = options.output.directory(NAME)
         require_same(directory, options)
         rows = Run(directory).read_metrics().get("rows", [])
-    truths = {name: TASKS[name](grid, small=small) for name in grid.tasks}
+    truths = {name: TASKS[name](grid, small=options.smoke) for name in grid.tasks}
     checksums = {name: truth.task.checksums for name, truth in truths.items()}
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
     output.update_metrics({"rows": rows})

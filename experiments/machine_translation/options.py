@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.data.parallel_text import CorpusOptions, EvaluationFiles
-from experiments.harness.smoke import RunOptions
+from experiments.harness.commands import RunOptions
 from experiments.seq2seq.options import (
     BleuTokenize,
     FitOptions,

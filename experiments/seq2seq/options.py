@@ -4,9 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self
 
+from experiments.harness.commands import ResumableOptions, RunOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Rate, Share
-from experiments.harness.smoke import RunOptions
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
 NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax", "sigmoid"]
@@ -129,13 +129,11 @@ class FitOptions(Options):
 
 
 @dataclass(frozen=True)
-class TrainOptions(RunOptions):
+class TrainOptions(ResumableOptions):
     """Train a model."""
 
     model: ModelOptions = field(default_factory=ModelOptions)
     fit: FitOptions = field(default_factory=FitOptions)
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
     def __post_init__(self):
         super().__post_init__()
