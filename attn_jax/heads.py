@@ -140,7 +140,7 @@ def _of_one_head(
     """The slots with one head's parts of the arrays; what is its `own`, of which own is a model."""
     leaves, structure = jax.tree.flatten(slots)
     leaves = [arrays.get(f"slot {i}", leaf) for i, leaf in enumerate(leaves)]
-    slots = structure.unflatten(leaves)
+    slots = jax.tree.unflatten(structure, leaves)
     allowed = [slots.mask]
     if {"query_length", "key_length"} & arrays.keys():
         key_length = arrays.get("key_length", keys)
