@@ -50,6 +50,10 @@ EXPERIMENTS = (
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
+        "summarization",
+        "Say in a line what a text says, with attention that copies words; on your own texts.",
+    ),
+    Experiment(
         "dialogue",
         "Answer what is said with attention, trained on conversations; chat with the model.",
     ),
