@@ -10,6 +10,7 @@ from attn_jax.nn.history import Attended, History
 from attn_jax.nn.kernel_regression import NadarayaWatson
 from attn_jax.nn.language_model import LanguageModel
 from attn_jax.nn.memory import Memory
+from attn_jax.nn.pyramid import PyramidEncoder
 from attn_jax.nn.recurrent import GRU, LSTM
 from attn_jax.nn.self_attention import MultiHeadAttention
 from attn_jax.nn.seq2seq import Seq2Seq

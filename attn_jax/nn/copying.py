@@ -9,8 +9,9 @@ weighted sum of attention itself, its values being the source's tokens, one-hot.
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from attn_jax import metrics
 from attn_jax.text.specials import UNKNOWN
 
 
@@ -59,10 +60,37 @@ class Copying(nnx.Module):
     ) -> tuple[Float[Array, "n v"], Float[Array, "n m"]]:
         """The probability of each token of the vocabulary, and that of copying each position."""
         generated = jax.nn.softmax(logits, axis=-1)
-        total = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1)
-        copied = jax.nn.sigmoid(-self.gate(readout)) * (weights / total)
-        copied = copied.astype(generated.dtype)
+        copied = self._copied(readout, weights).astype(generated.dtype)
         return (1 - jnp.sum(copied, axis=1, keepdims=True)) * generated, copied
+
+    def _copied(
+        self, readout: Float[Array, "n r"], weights: Float[Array, "n m"]
+    ) -> Float[Array, "n m"]:
+        total = jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1)
+        return jax.nn.sigmoid(-self.gate(readout)) * (weights / total)
+
+    def losses(
+        self,
+        readout: Float[Array, "n r"],
+        logits: Float[Array, "n v"],
+        weights: Float[Array, "n m"],
+        source: Int[Array, "n m"],
+        target: Int[Array, " n"],
+    ) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+        """-log p of each target, and whether it is the most probable token.
+
+        Only the second, which has no derivative, looks at all tokens.
+        """
+        vocabulary = logits.shape[1]
+        copied = self._copied(readout, weights)
+        left = 1 - jnp.sum(copied, axis=1)
+        in_vocabulary = jnp.minimum(target, vocabulary - 1)
+        generated = jnp.exp(-metrics.cross_entropy(logits, in_vocabulary))
+        generated = jnp.where(target < vocabulary, left * generated, 0)
+        p = generated + jnp.sum(jnp.where(source == target[:, None], copied, 0), axis=1)
+        log_p = jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))
+        fixed = jax.tree.map(jax.lax.stop_gradient, (readout, logits, weights))
+        return -log_p, jnp.argmax(self(*fixed, source), axis=1) == target
 
 
 def known(tokens: Int[Array, "..."], vocabulary: int) -> Int[Array, "..."]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
@@ -246,11 +246,21 @@ class Decoder(nnx.Module):
 
     def mixture(self, times: Times, encoded: Encoded) -> Float[Array, "b t w"]:
         """log p of the vocabulary's tokens and those of the source, at all times."""
-        readout, weights = jnp.swapaxes(times.readout, 0, 1), self.weights_of(times, encoded)
-        b, t, m = weights.shape
-        source = jnp.broadcast_to(encoded.tokens[:, None], (b, t, m))
         assert self.copying is not None
-        return jax.vmap(self.copying)(readout, self._logits(readout), weights, source)
+        return jax.vmap(self.copying)(*self._mixed(times, encoded))
+
+    def copying_losses(
+        self, times: Times, encoded: Encoded, target: Int[Array, "b t"]
+    ) -> tuple[Float[Array, "b t"], Bool[Array, "b t"]]:
+        """`Copying.losses` of targets."""
+        assert self.copying is not None
+        return jax.vmap(self.copying.losses)(*self._mixed(times, encoded), target)
+
+    def _mixed(self, times: Times, encoded: Encoded) -> tuple[Array, ...]:
+        """What `Copying` takes of each example."""
+        readout, weights = jnp.swapaxes(times.readout, 0, 1), self.weights_of(times, encoded)
+        source = jnp.broadcast_to(encoded.tokens[:, None], weights.shape)
+        return readout, self._logits(readout), weights, source
 
     def tokens(self, source_length: int) -> int:
         """How many tokens a target may hold: those of the vocabulary, and those to be copied."""

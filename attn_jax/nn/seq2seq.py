@@ -141,9 +141,13 @@ class Seq2Seq(nnx.Module):
             loss, numbers = metrics.linear_cross_entropy(times.readout, *layer, target.T, **how)
         else:
             require(not label_smoothing, "label_smoothing", "be 0 with copying", label_smoothing)
-            log_p = self.decoder.mixture(times, encoded)
-            loss, numbers = metrics.mean_cross_entropy(log_p, target, where=real)
-            numbers |= {"accuracy": metrics.token_accuracy(log_p, target, where=real)}
+            losses, right = self.decoder.copying_losses(times, encoded, target)
+            tokens = jnp.sum(real)
+            loss, right = (
+                jnp.sum(jnp.where(real, each, 0)) / jnp.maximum(tokens, 1)
+                for each in (losses, right)
+            )
+            numbers = {"tokens": tokens, "accuracy": right}
         factors = {"doubly_stochastic": doubly_stochastic, "coverage": coverage}
         if any(factors.values()):
             loss = loss + self._penalty(times, encoded, real, factors) / jnp.maximum(

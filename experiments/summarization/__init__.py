@@ -55,7 +55,7 @@ class Texts(TextPairs):
         return data.load(self)
 
 
-TEXTS = Texts(tokens="word", vocabulary=8000, lowercase=True, max_length=120)
+TEXTS = Texts(tokens="word", vocabulary=4000, lowercase=True, max_length=120)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FitOptions(shared.FitOptions):
 
 
 MODEL = ModelOptions(embedding=128, features=192, order="step_then_attend", dropout=0.3)
-FIT = FitOptions(steps=2000, batch_size=64, evaluate_every=250)
+FIT = FitOptions(steps=1500, batch_size=64, evaluate_every=250, buckets=4)
 
 
 @dataclass(frozen=True)
