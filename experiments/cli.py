@@ -50,6 +50,10 @@ EXPERIMENTS = (
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
+        "speech-recognition",
+        "Write down speech with attention: audio against characters, on your own recordings too.",
+    ),
+    Experiment(
         "summarization",
         "Say in a line what a text says, with attention that copies words; on your own texts.",
     ),

@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 
 from attn_jax import nn, normalizers
+from experiments.data.speech_features import MELS
 from experiments.harness.errors import UserError, as_user_errors
 from experiments.seq2seq.options import HISTORY, ModelOptions
 
@@ -17,7 +18,11 @@ NEAR = 0.05  # of its parameters, that a twin may have more or less
 
 
 # What encodes sources that are arrays: (options, dropout=, rngs=) -> encoder.
-ENCODERS: dict[str, Callable[..., Any]] = {}
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "pyramid": lambda options, **shared: nn.PyramidEncoder(
+        MELS, options.features, layers=options.layers, cell=options.cell, **shared
+    ),
+}
 
 
 def build(options: ModelOptions, sources: int | None, targets: int, *, seed: int = 0) -> nnx.Module:
