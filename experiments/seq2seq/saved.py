@@ -56,7 +56,8 @@ def load(directory: Path, *, average: int = 1, kind: type[ModelOptions] = ModelO
     """
     config = runs.read_config(directory)
     with as_user_errors(TypeError):  # a run of another version has other options
-        model = kind(**config["options"].get("model", {}))
+        chosen = config["options"].get("model", {})
+        model = kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in chosen.items()})
     both = [
         vocabularies.load(vocabulary_file(directory, side), config["checksums"].get(name))
         if (name := f"{side} vocabulary") in config["checksums"] or side == "target"

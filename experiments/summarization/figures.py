@@ -11,6 +11,7 @@ from flax import nnx
 from matplotlib.figure import Figure
 
 from attn_jax import plots, text
+from attn_jax.matmul import affine
 from experiments.harness.glyphs import label, say_missing
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translation
@@ -72,8 +73,8 @@ def _copied(graphdef: Any, state: Any, source: Any, before: Any, ids: Any) -> ja
     times = decoder.over_times(before, encoded)
     weights = decoder.weights_of(times, encoded)[0]
     readout = times.readout[:, 0]
-    kernel, bias = decoder.output_layer()
-    generated, copying = decoder.copying.parts(readout, readout @ kernel + bias, weights)
+    logits = affine(readout, *decoder.output_layer())
+    generated, copying = decoder.copying.parts(readout, logits, weights)
     size = generated.shape[1]
     of_copying = jnp.sum(jnp.where(source == ids[0][:, None], copying, 0), axis=1)
     own = jnp.take_along_axis(generated, jnp.minimum(ids[0], size - 1)[:, None], axis=1)[:, 0]
