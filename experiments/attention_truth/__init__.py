@@ -1,14 +1,13 @@
 """Does attention look where it should? Weights against gold regions, by score and normalizer.
 
     python -m experiments attention-truth
-    python -m experiments attention-truth --tasks dates captions --seeds 1
+    python -m experiments attention-truth --tasks dates speech --seeds 1
     python -m experiments attention-truth --tasks digits --recordings FOLDER
 
 Where it is known what a step has to look at, weights can be right or wrong:
 
     dates       the characters of the year, the month, the day, while its digits are written
     greek       the Greek words that people linked to an English one
-    captions    the box of a picture, while its name is written
     speech      the time of a word, ± 50 ms, while its letters are written
     digits      the same of people's voices, from a folder of recordings
 
@@ -27,7 +26,7 @@ from experiments.harness.errors import UserError
 from experiments.harness.options import Options, Positive
 from experiments.seq2seq.options import NormalizerName
 
-TaskName = Literal["dates", "greek", "captions", "speech", "digits"]
+TaskName = Literal["dates", "greek", "speech", "digits"]
 Score = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot"]
 
 
@@ -35,7 +34,7 @@ Score = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot"]
 class Grid(Options):
     """What is compared."""
 
-    tasks: tuple[TaskName, ...] = ("dates", "greek", "captions", "speech")
+    tasks: tuple[TaskName, ...] = ("dates", "greek", "speech")
     """The tasks."""
     scores: tuple[Score, ...] = ("additive", "scaled_dot")
     """How queries and keys are compared."""

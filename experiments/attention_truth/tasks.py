@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from experiments.seq2seq import train as engine
 from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
 from experiments.seq2seq.train import Task
 from experiments.seq2seq.translator import Translation
+from experiments.speech_recognition import MODEL as SPEECH
+from experiments.speech_recognition import SEARCH as SPEECH_SEARCH
+from experiments.speech_recognition import Sound
+from experiments.speech_recognition import data as sound
+from experiments.speech_recognition.report import error_rates, gold_regions, pairs_of
 
 Gold = Sequence[np.ndarray]  # of each test pair: bool [target ids, memory]
 
@@ -140,4 +146,37 @@ def word_regions(
     return table[rows[:, None], columns[None]]
 
 
-TASKS: dict[TaskName, Callable[..., Truth]] = {"dates": of_dates, "greek": of_greek}
+def of_speech(grid: Grid, *, small: bool) -> Truth:
+    """Speech of espeak-ng: the time of the word whose letter is written."""
+    return of_sounds(sound.load(Sound(data_dir=grid.data_dir, smoke=small)), small=small)
+
+
+def of_digits(grid: Grid, *, small: bool) -> Truth:
+    """Digits of people's voices, joined: likewise."""
+    joined = 60 if small else 3000
+    return of_sounds(sound.load(Sound(recordings=grid.recordings, joined=joined)), small=small)
+
+
+def of_sounds(sounds: sound.Sounds, *, small: bool) -> Truth:
+    """The first test of some sounds."""
+    some = next(iter(sounds.tests.values()))[: 4 if small else 200]
+    target = text.Vocabulary.train([each.text for each in sounds.training], kind="character")
+    pairs, test = (pairs_of(each, target) for each in (sounds.training, some))
+    fit = FitOptions(steps=1000, batch_size=min(48, len(sounds.training)), warmup=200, buckets=3)
+
+    def score(found: list[Translation]) -> float:
+        rates = error_rates([each.text for each in found], [each.text for each in some])
+        return 100 * rates["character_error_rate"]
+
+    task = Task(None, target, engine.batches(pairs, fit), None)
+    gold = partial(gold_regions, some=some)
+    how = (task, SPEECH, fit, SPEECH_SEARCH, test, gold, score)
+    return Truth("character errors, %", *how)
+
+
+TASKS: dict[TaskName, Callable[..., Truth]] = {
+    "dates": of_dates,
+    "greek": of_greek,
+    "speech": of_speech,
+    "digits": of_digits,
+}

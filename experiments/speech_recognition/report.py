@@ -163,17 +163,20 @@ def pointing(
     if not timed:
         return {}
     weights = forced_weights(model, pairs_of(timed, target))
-    frames = round(1 / model.memory_length(10**6) * 10**6)
-    gold = [
-        regions(each, table.shape[1], frames) for each, table in zip(timed, weights, strict=True)
-    ]
-    found = metrics.pointing(weights, gold)
+    found = metrics.pointing(weights, gold_regions(model, timed))
     return {
         "pointing_accuracy": found.hit,
         "weight_in_time": found.mass,
         "chance": found.chance,
         "monotonicity": monotonicity(weights),
     }
+
+
+def gold_regions(model: nnx.Module, some: Sequence[Utterance]) -> list[np.ndarray]:
+    """Return for each character which positions of the model's memory are its word's time."""
+    frames = round(10**6 / model.memory_length(10**6))  # of a position
+    lengths = [model.memory_length(len(each.features)) for each in some]
+    return [regions(each, length, frames) for each, length in zip(some, lengths, strict=True)]
 
 
 def monotonicity(weights: Sequence[np.ndarray]) -> float:

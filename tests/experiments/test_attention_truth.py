@@ -11,6 +11,8 @@ from attn_jax import text
 from experiments import cli
 from experiments.attention_truth import report, tasks
 from experiments.data import bible_alignments, dates
+from experiments.seq2seq.translator import Translation
+from experiments.speech_recognition import data as sound
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,20 @@ def test_what_is_done_is_not_done_again(ran, capsys):
     assert cli.main([*argv, "--resume"]) == 0
     assert "model 1 of" not in capsys.readouterr().out
     assert json.loads((ran / "metrics.json").read_text())["rows"] == before
+
+
+def test_letters_of_a_sound_look_at_its_time():
+    truth = tasks.of_sounds(sound.beeps(), small=True)
+
+    class Model:
+        @staticmethod
+        def memory_length(length):
+            return -(-length // 4)
+
+    for region, source, target in zip(truth.gold(Model), *truth.test, strict=True):
+        assert region.shape == (len(target), -(-len(source) // 4))
+        assert region.any()
+    assert truth.score([Translation(u, [], 0.0, True, None) for u in ["a"] * 4]) > 0
 
 
 def test_means_and_spread_over_seeds():
