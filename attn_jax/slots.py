@@ -159,6 +159,12 @@ def ranks_of(slots: Any) -> list[frozenset[int]]:
     return [of(path) for path, _ in jax.tree_util.tree_leaves_with_path(slots) if path]
 
 
+def has_heads(slots: Any) -> bool:
+    """Whether a tree of slots holds an array for each head."""
+    leaves = jax.tree.leaves(slots)
+    return any(map(extra_axes, leaves, ranks_of(slots)))
+
+
 def require_one_head(slots: Any) -> None:
     """Refuse arrays of several heads where there is one."""
     leaves = jax.tree_util.tree_leaves_with_path(slots)

@@ -14,7 +14,7 @@ from attn_jax.attention_slots import AttentionSlots
 from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.nn.slots import Slots
 from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
-from attn_jax.slots import is_pure
+from attn_jax.slots import has_heads, is_pure
 
 ROWS = 128  # queries whose weights exist at a time where they are reduced
 
@@ -52,7 +52,8 @@ class Projected(NamedTuple):
             allowed.append(masks.Causal(self.start))
             # What is masked is cut out of the cache first, a copy of all of it; scores of -inf are
             # the same to our normalizers, where the cache holds no inf or NaN.
-            if chosen.implementation == "dense" and is_pure(normalizer):
+            alike = not has_heads(tuple(allowed))
+            if chosen.implementation == "dense" and is_pure(normalizer) and alike:
                 allowed, hidden = [], allowed
         return self._over_heads(slots, chosen.head(), allowed, hidden, **options)
 
@@ -101,18 +102,18 @@ class Projected(NamedTuple):
         **options: Any,
     ) -> Array:
         """A function of one head, over all heads with the slots of each."""
-        shared = AttentionSlots(slots["score"], slots["normalizer"], mask=masks.combined(allowed))
-        given = slots["score_mod"]
+        names = ("score", "normalizer", "score_mod")
+        every = AttentionSlots(*(slots[name] for name in names), masks.combined(allowed))
 
         def one(query, key, value, slots, *, own=None):
-            mods = [each for each in (given, own and Alibi(own[0])) if each is not None]
+            mods = [each for each in (slots.score_mod, own and Alibi(own[0])) if each is not None]
             mods = [*map(self._shifted, mods), *map(Hiding, hidden)]
             slots = dataclasses.replace(slots, score_mod=chain(*mods) if mods else None)
             return head(query, key, value, slots)
 
         own = None if self.slopes is None else (self.slopes,)
         where = {"mask": self.mask, "lengths": (None, self.lengths), "own_slots": own}
-        return over_heads(one, self.query, self.key, self.value, shared, **where, **options)
+        return over_heads(one, self.query, self.key, self.value, every, **where, **options)
 
     def _allowed(self, slots: Slots) -> list[masks.MaskFunction]:
         mask = slots["mask"]
