@@ -58,6 +58,9 @@ jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# Nearly all that is made stays for long: the collector need not look so often.
+gc.set_threshold(100_000, 20, 20)
+
 # What a shell starts in the background inherits an ignored Ctrl-C; tests send some.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,14 +72,13 @@ hypothesis.settings.load_profile("few")
 
 
 def pytest_collection_finish(session):
-    """What is loaded stays: the collector need not look at it again, nor look so often."""
+    """What is loaded stays: the collector need not look at it again."""
     unstable = [each.nodeid for each in session.items if " at 0x" in each.nodeid]
     assert not unstable, (
         f"an address in a test's name, which differs from worker to worker: {unstable}"
     )
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture

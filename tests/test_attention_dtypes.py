@@ -20,7 +20,7 @@ from attn_jax import (
     merge,
     normalizers,
 )
-from tests.members import IMPLEMENTATIONS, ROWS, inputs
+from tests.members import IMPLEMENTATIONS, ROWS, SLOTS, in_turn, inputs
 
 NARROW_FLOATS = [
     name
@@ -114,10 +114,11 @@ def test_any_byte_order_lists_and_integers_that_int32_lacks():
 
 
 @pytest.mark.parametrize("each", IMPLEMENTATIONS, ids=str)
-@pytest.mark.parametrize(("slot", "member"), ROWS, ids=str)
-def test_strict_promotion(slot, member, each):
+@pytest.mark.parametrize("members", in_turn(**SLOTS), ids=lambda x: "-".join(map(str, x.values())))
+def test_strict_promotion(members, each):
     """Nothing promotes in silence: what JAX refuses, it refuses while it traces."""
-    _require_strict(each, inputs(dtype="float32"), {slot: member.slot(dtype=jnp.float32)})
+    slots = {slot: member.slot(dtype=jnp.float32) for slot, member in members.items()}
+    _require_strict(each, inputs(dtype="float32"), slots)
 
 
 @pytest.mark.parametrize("each", IMPLEMENTATIONS, ids=str)

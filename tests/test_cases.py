@@ -57,7 +57,7 @@ ORDER = [case["id"] for case in CASES]
 
 
 def implementations(case):
-    """Those that the case's call, which names none, is evaluated by: small blocks in turn."""
+    """Those that the call, which names none itself, is evaluated by."""
     if "dot_product_attention" in case["call"]:
         return [DENSE, STREAMING[0]]
     small = STREAMING[1 + ORDER.index(case["id"]) % 2]

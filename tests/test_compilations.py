@@ -23,6 +23,9 @@ from tests.members import (
     inputs,
 )
 
+# what is called here, other files call under the hook
+pytestmark = pytest.mark.usefixtures("without_shape_hook")
+
 compiled = collections.Counter()
 
 

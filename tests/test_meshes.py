@@ -75,7 +75,7 @@ def tokens(*shape, most=5):
     return RNG.integers(1, most, size=shape)
 
 
-def attend(normalizer, **slots):
+def attend(normalizer, weights=True, outputs=True, **slots):
     """One normalizer in every implementation, one head at a time, with a padding mask."""
 
     def one(shared, query, key, value, length, alpha):
@@ -84,8 +84,8 @@ def attend(normalizer, **slots):
         streams = {"implementation": "streaming", "block_size": (2, 3)}
         function = attention_and_logsumexp if isinstance(made, Softmax) else attention
         return [
-            attention(query, key, value, **here),
-            attention_weights(query, key, **here),
+            attention(query, key, value, **here) if outputs else None,
+            attention_weights(query, key, **here) if weights else None,
             function(query, key, value, **here, **streams),
         ]
 
@@ -202,8 +202,8 @@ CASES = {
     "softmax": lambda: attend(lambda shared, _: Softmax(shared), mask=Causal(2)),
     "sigmoid": lambda: attend(lambda shared, _: Sigmoid(shared)),
     "sparsemax": lambda: attend(lambda *_: Sparsemax()),
-    "alpha of each": lambda: attend(lambda _, alpha: Entmax(alpha)),
-    "alpha of all": lambda: attend(lambda shared, _: Entmax(shared)),
+    "alpha of each": lambda: attend(lambda _, alpha: Entmax(alpha), outputs=False),
+    "alpha of all": lambda: attend(lambda shared, _: Entmax(shared), weights=False),
     "rows": lambda: Case(
         lambda _, s: [softmax(s), sparsemax(s, where=s > -1), entmax(s, alpha=1.3)], normal(B, 7)
     ),

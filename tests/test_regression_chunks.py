@@ -57,13 +57,10 @@ def odd_pairs(i, j):
     return ((i + j) % 3 != 0) & (i != 4) & (j != 5)
 
 
-CASES = {
-    "softmax": {},
+CASES = {  # each kernel, mask, normalizer and degree in some of them
     "softmax function": {"normalizer": softmax, "score": Kernel(bandwidth=np.array([0.7, 1.9]))},
-    "compact": {"score": Kernel(kernels.biweight, 0.6)},
-    "masked": {"mask": odd_pairs},
     "masked compact": {"mask": odd_pairs, "score": Kernel(kernels.boxcar, 0.8)},
-    "sink": {"normalizer": Softmax(3.0)},
+    "sink": {"normalizer": Softmax(3.0), "score": Kernel(kernels.biweight, 0.6)},
     "sparsemax": {"normalizer": Sparsemax(), "mask": masks.Causal(1)},
     "entmax": {"normalizer": Entmax(np.array(1.4)), "score": Kernel(kernels.tricube, 0.9)},
     "sigmoid": {"normalizer": Sigmoid(-0.4)},

@@ -39,6 +39,9 @@ from attn_jax.streaming.grid import make_grid
 from tests.members import DENSE, MASKS, SCORE_MODS, SIZES, STREAMING, Implementation, inputs
 from tests.tolerance import assert_close, assert_trees_close
 
+# what is called here, other files call under the hook
+pytestmark = pytest.mark.usefixtures("without_shape_hook")
+
 Q, K, E = SIZES["q"], SIZES["k"], SIZES["e"]
 COTANGENT = np.random.default_rng(17).normal(size=(Q, E))
 BLOCKS = [(1, 1), (2, 3), (4, 2), (3, 4), (5, 7)]
@@ -582,7 +585,6 @@ WHOLE_ARRAYS = [
 ]
 
 
-@pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(("slots", "message"), WHOLE_ARRAYS)
 def test_functions_of_whole_arrays_are_told_what_a_block_is(slots, message):
     DENSE.attention(*inputs(), **slots)
@@ -590,7 +592,6 @@ def test_functions_of_whole_arrays_are_told_what_a_block_is(slots, message):
         STREAMING.attention(*inputs(), **slots)
 
 
-@pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
     ("name", "slots"),
     [

@@ -27,6 +27,9 @@ from attn_jax import (
 from tests.members import inputs
 from tests.tolerance import TOLERANCE, assert_close, assert_trees_close
 
+# what is called here, other files call under the hook
+pytestmark = pytest.mark.usefixtures("without_shape_hook")
+
 stream = functools.partial(attention, implementation="streaming", block_size=(2, 3))
 dense = functools.partial(attention, implementation="dense")
 
@@ -143,7 +146,6 @@ def test_numbers_do_not_compile_again():
     assert streaming._compiled._cache_size() == before + 1
 
 
-@pytest.mark.usefixtures("without_shape_hook")
 def test_only_a_dropout_drops():
     with pytest.raises(ValueError, match=r"dropout must be a Dropout"):
         attention(*inputs(), dropout=lambda weights, i, j: weights**2)

@@ -14,6 +14,9 @@ from attn_jax import Causal, Dropout, Entmax, Kernel, Sigmoid, Softmax, metrics,
 from attn_jax.nn import MultiHeadAttention, NadarayaWatson
 from tests.tolerance import assert_close, assert_trees_close
 
+# what is called here, other files call under the hook
+pytestmark = pytest.mark.usefixtures("without_shape_hook")
+
 RNG = np.random.default_rng(7)
 X, V = RNG.normal(size=(6, 3)), RNG.normal(size=(6, 3))
 KERNEL, TOKENS = RNG.normal(size=(3, 5)), np.array([[1, 0, 2, 4, 1, 3]])
