@@ -51,6 +51,10 @@ EXPERIMENTS = (
         "Train a translator with attention on your own pairs of lines, and translate with it.",
     ),
     Experiment(
+        "image-captioning",
+        "Describe pictures with attention: which region each word looks at, and whether it should.",
+    ),
+    Experiment(
         "dialogue",
         "Answer what is said with attention, trained on conversations; chat with the model.",
     ),

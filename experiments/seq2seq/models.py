@@ -17,7 +17,9 @@ NEAR = 0.05  # of its parameters, that a twin may have more or less
 
 
 # What encodes sources that are arrays: (options, dropout=, rngs=) -> encoder.
-ENCODERS: dict[str, Callable[..., Any]] = {}
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "image": lambda options, **shared: nn.ImageEncoder(options.size, options.stages, **shared),
+}
 
 
 def build(options: ModelOptions, sources: int | None, targets: int, *, seed: int = 0) -> nnx.Module:
