@@ -62,7 +62,7 @@ class ImageEncoder(nnx.Module):
         how = {"param_dtype": float, "rngs": rngs}
         self.inputs = nnx.Linear(channels * patch**2, stages[0], **how)
         self.halvings = nnx.List(
-            nnx.Conv(below, above, (3, 3), strides=2, **how)
+            nnx.Conv(below, above, (3, 3), strides=2, padding=1, **how)
             for below, above in itertools.pairwise(stages)
         )
         self.convolutions = nnx.List(nnx.Conv(each, each, (3, 3), **how) for each in stages[1:])
@@ -84,7 +84,7 @@ class ImageEncoder(nnx.Module):
         require(images.shape[2:] == row, "images", f"have rows of {row}", images)
         length = lengths_of("length", length, *images.shape[:2])
         if jnp.issubdtype(images.dtype, jnp.integer):
-            images = images / 255
+            images = images.astype(float) / 255
         cells = self.inputs(_patches(_without_rows(2 * images - 1, length), self.patch))
         rows = -(-length // self.patch)
         stages = len(self.convolutions)
