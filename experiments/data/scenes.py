@@ -118,6 +118,7 @@ def name_of(kind: str, language: str) -> str:
     """Return the name of a picture in a language."""
     import emoji
 
+    emoji.config.load_language(language)
     known = emoji.EMOJI_DATA.get(kind) or emoji.EMOJI_DATA[f"{kind}\ufe0f"]
     return known[language].strip(":").replace("_", " ")
 

@@ -9,6 +9,7 @@ Without files of your own the pictures are scenes of two to four of 76 kinds of 
 downloaded once), and test scenes have pairs of kinds that no training scene has.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -52,7 +53,7 @@ class CaptionModel(ModelOptions):
 
     def tiny(self) -> "CaptionModel":
         sizes = {"embedding": 16, "features": 4 * self.heads, "channels": 8, "grid": 8}
-        return type(self)(**vars(self) | sizes)
+        return dataclasses.replace(self, **sizes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Pictures(EvaluationPictures):
     smoke: tyro.conf.Suppress[bool] = False
 
     def tiny(self) -> "Pictures":
-        return type(self)(**vars(self) | {"scenes": min(self.scenes, 64), "smoke": True})
+        return dataclasses.replace(self, scenes=min(self.scenes, 64), smoke=True)
 
 
 MODEL = CaptionModel(score="bilinear", embedding=64, features=160, dropout=0.1)

@@ -17,7 +17,7 @@ from experiments.seq2seq.translator import Translation
 
 COLUMNS = 6  # pictures in a row
 MOST = 24  # words that are drawn
-DIM = 0.85  # of the picture where no weight is
+DARK = 0.8  # of the picture where no weight is
 
 
 def words(example: Captioned, written: Translation, target: text.Vocabulary) -> Figure | None:
@@ -52,12 +52,12 @@ def words(example: Captioned, written: Translation, target: text.Vocabulary) -> 
 
 
 def overlay(ax: Any, image: np.ndarray, weights: np.ndarray) -> None:
-    """Draw a picture, pale where the weights [cells] of a square grid are small."""
+    """Draw a picture, dark where the weights [cells] of a square grid are small."""
     side, size = round(len(weights) ** 0.5), len(image)
     ax.imshow(image)
-    pale = np.ones((side, side, 4))
-    pale[..., 3] = DIM * (1 - weights / max(weights.max(), 1e-9)).reshape(side, side)
-    ax.imshow(pale, extent=(-0.5, size - 0.5, size - 0.5, -0.5), interpolation="nearest")
+    shade = np.zeros((side, side, 4))
+    shade[..., 3] = DARK * (1 - weights / max(weights.max(), 1e-9)).reshape(side, side)
+    ax.imshow(shade, extent=(-0.5, size - 0.5, size - 0.5, -0.5), interpolation="nearest")
 
 
 def boxes(example: Captioned, written: Translation, target: text.Vocabulary) -> Figure | None:
