@@ -1,9 +1,8 @@
 """The command line of all experiments: list them, or run one.
 
 An experiment NAME is one folder `experiments/NAME` (hyphens as underscores) and one row of
-`EXPERIMENTS`. The folder's `COMMANDS` are its subcommands, name → function of options; the first is
-the default. Options are a frozen dataclass (`harness.options.Options`), which the function's
-annotation names. What is slow to import is imported inside functions: `--help` answers at once.
+`EXPERIMENTS`. The folder's `COMMANDS` are its subcommands (`harness.commands.Command`); the first
+is the default. `--help` answers at once: a command's function is imported when it is run.
 """
 
 import errno
@@ -12,12 +11,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, get_type_hints
 
 from experiments.harness import runs
+from experiments.harness.commands import Command
 from experiments.harness.errors import Terminated, UserError, unknown
 
 PROGRAM = "python -m experiments"
@@ -172,9 +171,9 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
         import tyro
     except ModuleNotFoundError as error:
         raise UserError("the command line needs tyro: pip install -r requirements.txt") from error
-    module = importlib.import_module(f"experiments.{experiment.name.replace('-', '_')}")
-    commands: Mapping[str, Callable[[Any], None]] = module.COMMANDS
-    classes = {name: get_type_hints(each)["options"] for name, each in commands.items()}
+    package = f"experiments.{experiment.name.replace('-', '_')}"
+    commands: Mapping[str, Command] = importlib.import_module(package).COMMANDS
+    classes = {name: each.options for name, each in commands.items()}
     command, *rest = argv if argv and argv[0] in commands else (next(iter(commands)), *argv)
     name = f"{PROGRAM} {experiment.name}"
     how = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
@@ -193,6 +192,6 @@ def run(experiment: Experiment, argv: Sequence[str]) -> None:
             print(f"A command comes before its options: {name} {late[0]} …", file=sys.stderr)
         raise
     try:
-        commands[command](options)
+        commands[command].run(options)
     finally:
         runs.end()

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,16 +20,16 @@ from attn_jax.training.interrupt import Interrupt
 from attn_jax.training.lock import Lock
 from experiments import cli
 from experiments.harness import files, runs, tables
+from experiments.harness.commands import Command, RunOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Rate, Share, at_least
 from experiments.harness.runs import Output
 
 
 @dataclass(frozen=True)
-class Doubling(Options):
+class Doubling(RunOptions):
     """Double a number."""
 
-    output: Output = field(default_factory=Output)
     number: NonNegative[float] = 1.0
     """The number."""
     fail: str = ""
@@ -57,7 +57,8 @@ def run_doubling(options: Doubling):
 def doubling(monkeypatch):
     """An experiment of one file and one row."""
     module = type(sys)("experiments.doubling")
-    module.COMMANDS = {"run": run_doubling}
+    module.COMMANDS = {"run": Command(Doubling, "doubling.double")}
+    module.double = run_doubling
     monkeypatch.setitem(sys.modules, "experiments.doubling", module)
     row = cli.Experiment("doubling", "Double a number.")
     monkeypatch.setattr(cli, "EXPERIMENTS", (*cli.EXPERIMENTS, row))
@@ -431,7 +432,7 @@ def test_an_experiment_has_commands(doubling, tmp_path, monkeypatch, capsys):
     """The first is the default; --help lists them."""
 
     @dataclass(frozen=True)
-    class Halving(Options):
+    class Halving(RunOptions):
         """Halve a number."""
 
         number: float = 1.0
@@ -440,8 +441,12 @@ def test_an_experiment_has_commands(doubling, tmp_path, monkeypatch, capsys):
     def halve(options: Halving) -> None:
         print(options.number / 2)
 
-    commands = {"double": run_doubling, "halve": halve}
+    commands = {
+        "double": Command(Doubling, "doubling.double"),
+        "halve": Command(Halving, "doubling.halve"),
+    }
     monkeypatch.setattr(sys.modules["experiments.doubling"], "COMMANDS", commands)
+    monkeypatch.setattr(sys.modules["experiments.doubling"], "halve", halve, raising=False)
     assert cli.main(["doubling", "halve", "--number", "3"]) == 0
     assert capsys.readouterr().out == "1.5\n"
     assert cli.main(["doubling", "--number", "3", "--output-dir", str(tmp_path)]) == 0
@@ -450,4 +455,4 @@ def test_an_experiment_has_commands(doubling, tmp_path, monkeypatch, capsys):
     assert all(each in told for each in ("double", "halve", "Without a command: double ("))
     assert cli.main(["doubling", "halve", "--help"]) == 0
     assert "The number to halve." in capsys.readouterr().out
-    assert cli.main(["doubling", "halve", "--output-dir", "x"]) == 2
+    assert cli.main(["doubling", "halve", "--fail", "user"]) == 2

@@ -19,7 +19,15 @@ from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 
 from attn_jax import training
-from attn_jax.training import Batches, CheckpointError, NonFiniteLoss, checkpoints, fit, load
+from attn_jax.training import (
+    Batches,
+    CheckpointError,
+    NonFiniteLoss,
+    checkpoints,
+    fit,
+    load,
+    read_history,
+)
 from attn_jax.training.arrays import to_arrays
 
 EXAMPLES, BATCH, STEPS = 23, 5, 17  # 4.6 batches an epoch: nearly every step is inside one
@@ -269,7 +277,9 @@ def test_killed_while_saving_and_resumed_is_bit_exact(whole, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["12.partial", "4", "8"]
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = read_history(tmp_path)
+    assert rows == list(map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()))
+    assert read_history(tmp_path / "nothing") == []
     assert rows[-1]["step"] == 12  # newer than the checkpoint: to be written again, once
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 13, "lo')  # a row that was cut short

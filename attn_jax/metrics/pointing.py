@@ -1,5 +1,6 @@
 """Whether attention looks where it should: weights beside regions known to be right."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,10 +31,11 @@ class Pointing(NamedTuple):
 
 
 def pointing(
-    weights: list[Float[ArrayLike, "t m"]], gold: list[Bool[ArrayLike, "t m"]]
+    weights: Sequence[Float[ArrayLike, "_ _"]], gold: Sequence[Bool[ArrayLike, "_ _"]]
 ) -> Pointing:
     """Compare the weights of steps with the regions that they should look at, over all examples.
 
+    An example's weights are [t, m], its regions too, of steps over a memory.
     The pointing game (Zhang et al. 2016, section 4.1), and the share of the weight. A step without
     a region, of which all positions or none are gold, is left out, and so is one without weight.
 

@@ -3,6 +3,16 @@
 from attn_jax.training.batches import Batches
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.fitting import Fit, fit, load, load_average
+from attn_jax.training.rows import read as read_history
 from attn_jax.training.step import NonFiniteLoss
 
-__all__ = ["Batches", "CheckpointError", "Fit", "NonFiniteLoss", "fit", "load", "load_average"]
+__all__ = [
+    "Batches",
+    "CheckpointError",
+    "Fit",
+    "NonFiniteLoss",
+    "fit",
+    "load",
+    "load_average",
+    "read_history",
+]

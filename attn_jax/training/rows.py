@@ -45,6 +45,15 @@ def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     return kept
 
 
+def read(directory: str | Path) -> list[dict[str, Any]]:
+    """The rows of a directory that `fit` wrote to; none where there are none.
+
+    A row is {step, loss, …}, the means since the row before it, with what was evaluated at that
+    step under "evaluation".
+    """
+    return _whole_rows(Path(directory) / "metrics.jsonl")
+
+
 def _whole_rows(file: Path) -> list[dict[str, Any]]:
     with accessing(file):
         *lines, cut_short = file.read_bytes().split(b"\n") if file.exists() else [b""]

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from experiments.harness.commands import Command, ResumableOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import Options, Positive
-from experiments.harness.smoke import RunOptions, tiny
 from experiments.seq2seq.options import NormalizerName
 
 TaskName = Literal["dates", "greek", "captions", "speech", "digits"]
@@ -78,19 +78,10 @@ class Grid(Options):
 
 
 @dataclass(frozen=True)
-class Compare(RunOptions):
+class Compare(ResumableOptions):
     """Compare where attention looks with where it should."""
 
     grid: Grid = Grid()
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
 
-def compare(options: Compare) -> None:
-    """Compare where attention looks with where it should."""
-    from experiments.attention_truth.report import compare
-
-    compare(tiny(options), small=options.smoke)
-
-
-COMMANDS = {"compare": compare}
+COMMANDS = {"compare": Command(Compare, "attention_truth.report.compare")}

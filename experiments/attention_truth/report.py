@@ -12,7 +12,7 @@ from attn_jax import metrics
 from experiments.attention_truth import Compare, Grid, figures
 from experiments.attention_truth.tasks import TASKS, Truth
 from experiments.harness import tables
-from experiments.harness.runs import require_same, start
+from experiments.harness.runs import Run, require_same, start
 from experiments.seq2seq import models
 from experiments.seq2seq import train as engine
 from experiments.seq2seq.alignments import forced_weights
@@ -24,15 +24,18 @@ TWIN = "no attention"
 PERCENT = ("hit", "mass", "chance", "zeros")
 
 
-def compare(options: Compare, *, small: bool = False) -> None:
+def compare(options: Compare) -> None:
     """Train and measure every model; what is done stays, whatever comes."""
     grid = options.grid
+    rows = []
     if options.resume:  # what cannot be is refused at once
-        require_same(options.output.directory(NAME), options)
-    truths = {name: TASKS[name](grid, small=small) for name in grid.tasks}
+        directory = options.output.directory(NAME)
+        require_same(directory, options)
+        rows = Run(directory).read_metrics().get("rows", [])
+    truths = {name: TASKS[name](grid, small=options.smoke) for name in grid.tasks}
     checksums = {name: truth.task.checksums for name, truth in truths.items()}
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
-    rows = output.read_metrics().get("rows", [])
+    output.update_metrics({"rows": rows})
     done = {(row["task"], row["model"], row["seed"]) for row in rows}
     work = [each for each in planned(truths, grid) if key(*each) not in done]
     began = time.perf_counter()

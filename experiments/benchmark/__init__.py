@@ -10,24 +10,23 @@ reference before it is timed; the exit code is 1 if one of ours is). Nothing els
 machine meanwhile.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
-from experiments.harness import runs
-from experiments.harness.options import Options, Positive, Range
+from experiments.harness.commands import Command, ResumableOptions
+from experiments.harness.options import Positive, Range
 
 Names = tuple[str, ...]
 SomeNames = Annotated[Names, Range("a name at least", bool)]
 
 
 @dataclass(frozen=True)
-class Benchmark(Options):
+class Benchmark(ResumableOptions):
     """Time implementations of attention, ours and others', each checked first.
 
     Prints tables, and writes config.json, rows.jsonl, metrics.json and figures.
     """
 
-    output: runs.Output = field(default_factory=runs.Output)
     shapes: SomeNames = ("default",)
     """Names of shapes, or of families: default, all, models, long, growth, flash-attention-3."""
     implementations: Names = ()
@@ -46,21 +45,10 @@ class Benchmark(Options):
     """Where to run. Default: JAX's own choice."""
     seconds: Positive[float] = 1.0
     """Time to spend on running each row, in 3 to 20 interleaved rounds."""
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
-    smoke: bool = False
-    """A tiny run that takes seconds: small shapes, JAX's implementations only."""
+
+    def tiny(self) -> Self:
+        shapes = ("smoke",) if self.shapes == Benchmark.shapes else self.shapes
+        return replace(self, shapes=shapes, seconds=min(self.seconds, 0.02))
 
 
-def run(options: Benchmark) -> None:
-    """Measure every case; print, write and draw the results, of an interrupted run too."""
-    if options.smoke:
-        runs.compile_quickly()
-        shapes = ("smoke",) if options.shapes == Benchmark.shapes else options.shapes
-        options = replace(options, shapes=shapes, seconds=min(options.seconds, 0.02))
-    from experiments.benchmark import session
-
-    session.run(options)
-
-
-COMMANDS = {"run": run}
+COMMANDS = {"run": Command(Benchmark, "benchmark.session.run")}

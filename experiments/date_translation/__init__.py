@@ -22,10 +22,10 @@ import tyro
 
 from experiments.data import dates, lines
 from experiments.data.dates import FORMATS, DateOptions
+from experiments.harness.commands import Command, RunOptions
 from experiments.harness.errors import UserError, as_user_errors, listed, unknown
 from experiments.harness.options import NonNegative
 from experiments.harness.runs import Run, require_same
-from experiments.harness.smoke import RunOptions, tiny
 from experiments.seq2seq.options import (
     FitOptions,
     ModelOptions,
@@ -73,66 +73,8 @@ class Train(Evaluate, TrainOptions):
     """Steps of training of each score and normalizer in a comparison of them, 100 say; 0: none."""
 
 
-def train(options: Train) -> None:
-    """Train and evaluate the model, then those that it is compared with."""
-    from experiments.date_translation import comparison, report
-    from experiments.seq2seq import train as engine
-
-    options = tiny(options)
-    if options.smoke:
-        options = dataclasses.replace(options, compare_steps=3)
-    languages = dates.chosen(options.data.languages)
-    report.given(options.dates, languages)  # refused before the long computation
-    if options.resume:
-        require_same(options.output.directory(NAME), options)
-    training, dev = (dates.written(part, options.data) for part in ("training", "dev"))
-    print(f"{len(training):,} dates in {len(languages)} languages and {len(FORMATS)} formats")
-    both = dates.vocabularies(training, languages)
-    pairs, unseen = (dates.pairs(each, *both) for each in (training, dev))
-    task = engine.Task(*both, engine.batches(pairs, options.fit), unseen)
-    exact = report.ExactMatch(unseen, task.target, options.search)
-    output = engine.train(NAME, options, task, evaluate=lambda model: {"dev_exact": exact(model)})
-    report.report(output, options.dates, options.search)
-    if options.compare_steps:
-        rows = comparison.FEW_ROWS if options.smoke else comparison.ROWS
-        fewer = dataclasses.replace(options.fit, steps=options.compare_steps)
-        comparison.compare(rows, options.model, fewer, options.search, task, output)
-    output.say_where()
-
-
-def evaluate(options: Evaluate) -> None:
-    """Evaluate a trained model on the dates that its training left out."""
-    from experiments.date_translation import report
-
-    options = tiny(options)
-    output = Run(options.output.directory(NAME))
-    report.report(output, options.dates, options.search)
-    output.say_where()
-
-
-def translate(options: Translate) -> None:
-    """Print the ISO date of each date that is given, or of each line of the standard input."""
-    from experiments.date_translation import report
-    from experiments.seq2seq import saved
-
-    options = tiny(options)
-    loaded = saved.load(options.output.directory(NAME))
-    languages, language = dates.languages_of(loaded.source), options.language
-    if language is None:
-        raise UserError(f"translate needs --language. Known: {listed(languages)}.")
-    if language not in languages:
-        raise unknown("language", language, languages)
-
-    def encode(chunk: Sequence[str]) -> list[list[int]]:
-        with as_user_errors(ValueError):
-            return dates.sources([(line, language) for line in chunk], loaded.source)
-
-    chunks = [options.text] if options.text else lines.chunks(sys.stdin, CHUNK)
-    translator = report.translator(loaded.model, loaded.target, options.search)
-    for number, line, best in translator.stream(chunks, encode):
-        if unseen := dates.unseen(line, loaded.source):
-            print(f"line {number}: never seen in training: {unseen}", file=sys.stderr)
-        print("\t".join(each.text for each in best), flush=True)
-
-
-COMMANDS = {"train": train, "evaluate": evaluate, "translate": translate}
+COMMANDS = {
+    "train": Command(Train, "date_translation.train.train"),
+    "evaluate": Command(Evaluate, "date_translation.train.evaluate"),
+    "translate": Command(Translate, "date_translation.translate.translate"),
+}

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from experiments.data import conversations
 from experiments.data.parallel_text import Corpus, EvaluationFiles, TextPairs
+from experiments.harness.commands import Command
 from experiments.harness.options import Positive
-from experiments.harness.smoke import tiny
 from experiments.seq2seq.options import (
     FitOptions,
     ModelOptions,
@@ -78,25 +78,8 @@ class Train(Evaluate, TrainAndEvaluate):
     fit: FitOptions = FIT
 
 
-def train(options: Train) -> None:
-    """Train a model that answers, and its twin without attention; evaluate."""
-    from experiments.dialogue.report import train
-
-    train(tiny(options))
-
-
-def evaluate(options: Evaluate) -> None:
-    """Evaluate a trained model on the test turns of its training, or on other ones."""
-    from experiments.dialogue.report import evaluate
-
-    evaluate(tiny(options))
-
-
-def chat(options: Chat) -> None:
-    """Answer what is typed, line by line."""
-    from experiments.dialogue.prompt import chat
-
-    chat(tiny(options))
-
-
-COMMANDS = {"train": train, "evaluate": evaluate, "chat": chat}
+COMMANDS = {
+    "train": Command(Train, "dialogue.report.train"),
+    "evaluate": Command(Evaluate, "dialogue.report.evaluate"),
+    "chat": Command(Chat, "dialogue.prompt.chat"),
+}

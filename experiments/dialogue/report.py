@@ -15,12 +15,11 @@ from experiments.data.pairs import Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.dialogue import Evaluate, Train, Turns
 from experiments.harness import tables
-from experiments.harness.files import plain
 from experiments.harness.glyphs import say_missing
 from experiments.harness.runs import Run, require_same
 from experiments.seq2seq import figures
 from experiments.seq2seq import train as engine
-from experiments.seq2seq.evaluate import TWIN, load, load_ensemble, systems
+from experiments.seq2seq.evaluate import TWIN, load, load_ensemble, output_for, systems
 from experiments.seq2seq.options import FitOptions, SearchOptions
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translator, cut
@@ -49,12 +48,8 @@ def evaluate(options: Evaluate) -> None:
     """Evaluate on the test turns of the training, or on other ones, of which evaluation/ is."""
     loaded = load(NAME, options)
     corpus = parallel_text.load_test(options.corpus, loaded.options["corpus"], Turns)
-    output, now = Run(loaded.directory), plain(options.corpus.files("test"))
-    if options.corpus.names("test"):
-        output = Run(loaded.directory / "evaluation")
-        output.clear_figures()
-        output.write_metrics({"test": now})
-    report(options, corpus, loaded, load_ensemble(NAME, options, loaded.vocabularies), output)
+    others = load_ensemble(NAME, options, loaded.vocabularies)
+    report(options, corpus, loaded, others, output_for(loaded, options.corpus))
 
 
 def report(

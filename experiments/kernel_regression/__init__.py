@@ -15,11 +15,11 @@ still, so that time grows with n instead of n², in bounded memory.
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from experiments.data.curves import CurveOptions
-from experiments.harness.options import NonNegative, Options, Positive, at_least
-from experiments.harness.runs import Output, compile_quickly, start
+from experiments.harness.commands import Command, ResumableOptions
+from experiments.harness.options import NonNegative, Positive, at_least
 
 KernelName = Literal[
     "gaussian", "boxcar", "triangular", "epanechnikov", "biweight", "triweight", "tricube",
@@ -28,7 +28,7 @@ KernelName = Literal[
 
 
 @dataclass(frozen=True)
-class Fit(Options):
+class Fit(ResumableOptions):
     """Fit a curve by attention: baselines without a query, a fixed, a learned, a searched kernel.
 
     Prints a table, and writes config.json, metrics.json, predictions.csv and figures.
@@ -61,49 +61,9 @@ class Fit(Options):
     seed: NonNegative[int] = 0
     """Seed of the textbook's noise and of samples."""
     curve: CurveOptions = field(default_factory=CurveOptions)
-    output: Output = field(default_factory=Output)
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
-    smoke: bool = False
-    """A tiny run that takes seconds, of 60 rows at most."""
+
+    def tiny(self) -> Self:
+        return dataclasses.replace(super().tiny(), steps=self.steps or 5)
 
 
-def fit(options: Fit) -> None:
-    """Fit every method to every data set; print, write and draw the results."""
-    if options.smoke:
-        compile_quickly()
-        options = dataclasses.replace(options, steps=options.steps or 5)
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    from experiments.harness.tables import print_table
-    from experiments.kernel_regression import data, figures, methods, report
-
-    problems = data.load(options)
-    output = start(
-        "kernel-regression",
-        options,
-        options.output,
-        resume=options.resume,
-        checksums={"data": [each.checksum for each in problems]},
-    )
-    for problem in problems:
-        curve = problem.data
-        print(f"{curve.source}: {len(curve.x)} rows, {curve.x_names} → {curve.y_names}")
-        for note in curve.notes:
-            print(f"  {note}")
-    results, rows = [], []
-    for problem in problems:
-        fitted = methods.fit_all(problem, options, output.directory / "training")
-        results.append((problem, fitted))
-        rows += [report.row(problem, name, each) for name, each in fitted.items()]
-        output.write_metrics({"rows": rows})  # what is done stays, whatever comes
-    output.write_predictions(report.predictions(results))
-    title = problems[0].data.source if len(problems) == 1 else "the textbook curve"
-    print_table(list(map(report.readable, rows)), title=title)
-    for name, figure in figures.draw(results):
-        output.write_figure(name, figure)
-    output.say_where()
-
-
-COMMANDS = {"fit": fit}
+COMMANDS = {"fit": Command(Fit, "kernel_regression.report.fit")}

@@ -1,11 +1,15 @@
-"""The numbers of each method on each data set: rows of the table, columns of predictions.csv."""
+"""Every method on each data set: rows of the table, columns of predictions.csv, pictures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from attn_jax import regression
+from experiments.harness.runs import start
+from experiments.harness.tables import print_table
+from experiments.kernel_regression import Fit, data, figures, methods
 from experiments.kernel_regression.data import Problem
 from experiments.kernel_regression.methods import SEARCHED, Fitted, band_of, test_error
 
@@ -18,6 +22,37 @@ HEADINGS = {
     "r_squared": "R²",
     "effective_neighbours": "effective\nneighbours",
 }
+
+
+def fit(options: Fit) -> None:
+    """Fit every method to every data set; print, write and draw the results."""
+    jax.config.update("jax_enable_x64", True)
+    problems = data.load(options)
+    output = start(
+        "kernel-regression",
+        options,
+        options.output,
+        resume=options.resume,
+        checksums={"data": [each.checksum for each in problems]},
+    )
+    for problem in problems:
+        curve = problem.data
+        print(f"{curve.source}: {len(curve.x)} rows, {curve.x_names} → {curve.y_names}")
+        for note in curve.notes:
+            print(f"  {note}")
+    results = []
+    rows = []
+    for problem in problems:
+        fitted = methods.fit_all(problem, options, output.directory / "training")
+        results.append((problem, fitted))
+        rows += [row(problem, name, each) for name, each in fitted.items()]
+        output.write_metrics({"rows": rows})  # what is done stays, whatever comes
+    output.write_predictions(predictions(results))
+    title = problems[0].data.source if len(problems) == 1 else "the textbook curve"
+    print_table(list(map(readable, rows)), title=title)
+    for name, figure in figures.draw(results):
+        output.write_figure(name, figure)
+    output.say_where()
 
 
 def row(problem: Problem, name: str, fitted: Fitted) -> dict[str, Any]:

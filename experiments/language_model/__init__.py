@@ -13,13 +13,13 @@ evaluation.json. `generate` continues a prompt token by token, from a cache. `sp
 of its own sizes: training, a long context's memory, decoding, compiling.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+from experiments.harness.commands import Command, ResumableOptions, RunOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Range, Rate, Share, at_least
-from experiments.harness.runs import Output
 
 Sentence = Annotated[str, Range("at least one character", bool)]
 SENTENCE = "The for statement is used to iterate over the elements of a sequence."
@@ -63,6 +63,9 @@ class Architecture(Options):
         if self.features % self.heads:
             raise UserError(f"--heads must divide --features, {self.features}. Got {self.heads}.")
 
+    def tiny(self) -> Self:
+        return replace(self, features=16, heads=2, layers=2)
+
 
 @dataclass(frozen=True)
 class Transformer(Architecture):
@@ -99,18 +102,13 @@ class FitOptions(Options):
     seed: NonNegative[int] = 0
     """Seed of parameters, order and dropout."""
 
-
-@dataclass(frozen=True)
-class Command(Options):
-    """What every command takes."""
-
-    output: Output = field(default_factory=Output)
-    smoke: bool = False
-    """A tiny run that takes seconds."""
+    def tiny(self) -> Self:
+        short = {"steps": min(self.steps, 6), "context": 32, "batch_size": 4}
+        return replace(self, **short, evaluate_every=3)
 
 
 @dataclass(frozen=True)
-class Compare(Command):
+class Compare(ResumableOptions):
     """Train masks, positions and normalizers with the same budget, and print a table."""
 
     data: TextOptions = field(default_factory=TextOptions)
@@ -118,8 +116,6 @@ class Compare(Command):
     fit: FitOptions = field(default_factory=FitOptions)
     sentence: Sentence = SENTENCE
     """A sentence whose attention is drawn."""
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,7 @@ class Train(Compare):
 
 
 @dataclass(frozen=True)
-class Evaluate(Command):
+class Evaluate(RunOptions):
     """Evaluate a trained model on the text that its run held out, or on another one."""
 
     text: Path | None = None
@@ -147,7 +143,7 @@ class Evaluate(Command):
 
 
 @dataclass(frozen=True)
-class Generate(Command):
+class Generate(RunOptions):
     """Continue a prompt by a trained model."""
 
     prompt: str = "The "
@@ -163,51 +159,19 @@ class Generate(Command):
     seed: NonNegative[int] = 0
     """Seed of what is drawn."""
 
+    def tiny(self) -> Self:
+        return replace(super().tiny(), count=min(self.count, 20))
+
 
 @dataclass(frozen=True)
-class Speed(Command):
+class Speed(RunOptions):
     """Measure how fast a Transformer trains, decodes and compiles, and in how much memory."""
 
 
-def train_model(options: Train) -> None:
-    """Train one model."""
-    from experiments.language_model.train import run
-
-    run(options)
-
-
-def compare_models(options: Compare) -> None:
-    """Train one model of each row of `train.COMPARED`."""
-    from experiments.language_model.train import run
-
-    run(options)
-
-
-def evaluate_model(options: Evaluate) -> None:
-    """Evaluate a trained model."""
-    from experiments.language_model.evaluate import run
-
-    run(options)
-
-
-def generate_text(options: Generate) -> None:
-    """Continue a prompt."""
-    from experiments.language_model.generate import run
-
-    run(options)
-
-
-def measure_speed(options: Speed) -> None:
-    """Measure models of their own sizes."""
-    from experiments.benchmark.models.language_model import run
-
-    run(options)
-
-
 COMMANDS = {
-    "train": train_model,
-    "compare": compare_models,
-    "evaluate": evaluate_model,
-    "generate": generate_text,
-    "speed": measure_speed,
+    "train": Command(Train, "language_model.train.run"),
+    "compare": Command(Compare, "language_model.train.run"),
+    "evaluate": Command(Evaluate, "language_model.evaluate.run"),
+    "generate": Command(Generate, "language_model.generate.run"),
+    "speed": Command(Speed, "benchmark.models.language_model.run"),
 }

@@ -3,12 +3,12 @@
 from typing import Any
 
 from attn_jax.nn import LanguageModel
-from attn_jax.text import UNKNOWN, Vocabulary
+from attn_jax.text import Vocabulary
 from attn_jax.training import load
 from experiments.data import vocabularies
 from experiments.harness.errors import UserError, as_user_errors
 from experiments.harness.files import to_json, write
-from experiments.harness.runs import Output, Run, compile_quickly, read_config
+from experiments.harness.runs import Output, Run, read_config
 from experiments.language_model import (
     Evaluate,
     FitOptions,
@@ -41,8 +41,6 @@ def restored(output: Output) -> tuple[LanguageModel, Vocabulary, Train, Run]:
 
 def run(options: Evaluate) -> None:
     """Evaluate a trained model on the text that was held out, or all of another one."""
-    if options.smoke:
-        compile_quickly()
     model, vocabulary, before, output = restored(options.output)
     if path := options.text or options.dev:
         written, source = data.read(path), str(path)
@@ -50,7 +48,7 @@ def run(options: Evaluate) -> None:
         corpus = data.load(before.data, smoke=before.smoke)
         written, source = corpus.dev, f"held out of {corpus.source}"
     passages = report.passages_of(vocabulary, written, before.fit.context)
-    unknown = float((passages.passages == UNKNOWN)[:, 1:][passages.real].mean())
+    unknown = passages.unknown
     print(f"{source}: {len(written):,} characters, {100 * unknown:.2g} % of its tokens unknown")
     row = report.row_of(before.model.normalizer, model, passages, before.model.window)
     report.print_rows([row])

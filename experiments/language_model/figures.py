@@ -1,6 +1,5 @@
 """Pictures of a language model: every head's map of a sentence, entropies, the learning curve."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from attn_jax import plots
 from attn_jax.nn import LanguageModel
 from attn_jax.text import Vocabulary
+from attn_jax.training import read_history
 from experiments.harness.glyphs import label, say_missing
 from experiments.language_model import data, report
 
@@ -57,8 +57,7 @@ def learning(training: Path) -> Figure | None:
     """Return the learning curves of a run, one for each model of a comparison."""
     curves: dict[str, tuple[list, list]] = {}
     for path in sorted(training.rglob("metrics.jsonl")):
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        known = [row for row in rows if "evaluation" in row]
+        known = [row for row in read_history(path.parent) if "evaluation" in row]
         if known:
             name = "held out" if path.parent == training else path.parent.name
             bits = [row["evaluation"]["bits_per_character"] for row in known]

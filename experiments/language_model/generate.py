@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,7 +13,6 @@ from attn_jax import decoding
 from attn_jax.nn import LanguageModel
 from attn_jax.text import END, PAD, START, UNKNOWN
 from experiments.harness.errors import UserError
-from experiments.harness.runs import compile_quickly
 from experiments.language_model import Generate, data
 from experiments.language_model.evaluate import restored
 
@@ -23,9 +21,6 @@ SPECIAL = (PAD, UNKNOWN, START, END)  # never generated
 
 def run(options: Generate) -> None:
     """Write the prompt and what follows."""
-    if options.smoke:
-        compile_quickly()
-        options = replace(options, count=min(options.count, 20))
     model, vocabulary, *_ = restored(options.output)
     ids = data.encode(vocabulary, options.prompt)
     if not len(ids):

@@ -1,7 +1,6 @@
 """From options and a text to trained models, their numbers and their pictures."""
 
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from attn_jax import Window, normalizers
 from attn_jax.nn import LanguageModel
 from attn_jax.training import Batches
 from experiments.harness.errors import UserError
-from experiments.harness.runs import compile_quickly, start
+from experiments.harness.runs import start
 from experiments.harness.training import fit, warmup_cosine
 from experiments.language_model import (
     Compare,
@@ -41,12 +40,6 @@ COMPARED: dict[str, dict[str, Any]] = {  # what differs from the defaults of `Tr
 
 def run(options: Compare) -> None:
     """Train the model, or those of the comparison; print their numbers, draw the first one."""
-    if options.smoke:
-        compile_quickly()
-        short = {"steps": min(options.fit.steps, 6), "context": 32, "batch_size": 4}
-        few = replace(options.fit, **short, evaluate_every=3)
-        small = replace(options.model, features=16, heads=2, layers=2)
-        options = replace(options, fit=few, model=small)
     models = models_of(options)
     corpus = data.load(options.data, smoke=options.smoke)
     vocabulary = data.train_vocabulary(corpus, options.data)

@@ -17,36 +17,12 @@ goes on with `--resume`. What `evaluate` finds on other files than the training'
 evaluation/, beside the results of the training.
 """
 
-from experiments.harness.smoke import tiny
+from experiments.harness.commands import Command
 from experiments.machine_translation.options import Evaluate, Speed, Train, Translate
 
-
-def train(options: Train) -> None:
-    """Train a model, and its twin with --twin; evaluate."""
-    from experiments.machine_translation.train import train
-
-    train(tiny(options))
-
-
-def evaluate(options: Evaluate) -> None:
-    """Evaluate a trained model on the test lines of its training, or on other ones."""
-    from experiments.machine_translation.report import evaluate
-
-    evaluate(tiny(options))
-
-
-def translate(options: Translate) -> None:
-    """Translate the standard input, line by line and in order, to the standard output."""
-    from experiments.machine_translation.translate import translate
-
-    translate(tiny(options))
-
-
-def speed(options: Speed) -> None:
-    """Print how fast a model of these options trains and translates."""
-    from experiments.machine_translation.train import speed
-
-    speed(tiny(options))
-
-
-COMMANDS = {"train": train, "evaluate": evaluate, "translate": translate, "speed": speed}
+COMMANDS = {
+    "train": Command(Train, "machine_translation.train.train"),
+    "evaluate": Command(Evaluate, "machine_translation.report.evaluate"),
+    "translate": Command(Translate, "machine_translation.translate.translate"),
+    "speed": Command(Speed, "machine_translation.train.speed"),
+}

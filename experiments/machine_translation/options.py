@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.data.parallel_text import CorpusOptions, EvaluationFiles
-from experiments.harness.smoke import RunOptions
+from experiments.harness.commands import RunOptions
 from experiments.seq2seq.options import (
     BleuTokenize,
     FitOptions,
@@ -13,10 +13,12 @@ from experiments.seq2seq.options import (
     SearchOptions,
     SystemOptions,
     TrainAndEvaluate,
+    UpdateOptions,
 )
 
 MODEL = ModelOptions(embedding=256, features=320, tied=True, dropout=0.35)
-FIT = FitOptions(steps=3600, label_smoothing=0.1, evaluate_every=250, batch_size=128)
+UPDATE = {"label_smoothing": 0.1, "batch_size": 128}
+FIT = FitOptions(steps=3600, evaluate_every=250, **UPDATE)
 SEARCH = SearchOptions(beam=5, length_penalty=1.0)
 
 
@@ -52,12 +54,15 @@ class Speed(RunOptions):
 
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     model: ModelOptions = MODEL
-    fit: FitOptions = FIT
+    fit: UpdateOptions = UpdateOptions(**UPDATE)  # noqa: RUF009 - it is frozen
 
 
 @dataclass(frozen=True)
-class Train(Speed, Evaluate, TrainAndEvaluate):
+class Train(Evaluate, TrainAndEvaluate):
     """Train an encoder-decoder with attention on pairs of lines, and evaluate it."""
 
+    corpus: CorpusOptions = field(default_factory=CorpusOptions)
+    model: ModelOptions = MODEL
+    fit: FitOptions = FIT
     twin: bool = False
     """Train the model without attention as well, of as many parameters."""

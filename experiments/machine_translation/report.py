@@ -10,12 +10,11 @@ from experiments.data.pairs import Pairs
 from experiments.data.parallel_text import Corpus
 from experiments.harness import tables
 from experiments.harness.errors import UserError
-from experiments.harness.files import plain
 from experiments.harness.runs import Run
 from experiments.machine_translation import figures
 from experiments.machine_translation.options import Evaluate
 from experiments.seq2seq import alignments
-from experiments.seq2seq.evaluate import load, load_ensemble, searches, systems
+from experiments.seq2seq.evaluate import load, load_ensemble, output_for, searches, systems
 from experiments.seq2seq.figures import learning
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.scoring import Scoring
@@ -59,12 +58,7 @@ def evaluate(options: Evaluate) -> None:
     before = loaded.options["corpus"]
     corpus = parallel_text.load_test(options.corpus, before)
     others = load_others(options, loaded.vocabularies, corpus)
-    output, now = Run(loaded.directory), plain(options.corpus.files("test"))
-    if now not in ([None, None], [before["test_source"], before["test_target"]]):
-        output = Run(loaded.directory / "evaluation")
-        output.clear_figures()
-        output.write_metrics({"test": now})
-    report(options, corpus, loaded, others, output)
+    report(options, corpus, loaded, others, output_for(loaded, options.corpus))
 
 
 def report(options: Evaluate, corpus: Corpus, loaded: Saved, others: Others, output: Run) -> None:

@@ -12,11 +12,11 @@ training step against the length). About three minutes on two cores, the steps a
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+from experiments.harness.commands import Command, ResumableOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Range
-from experiments.harness.runs import Output, compile_quickly, start
 
 Lengths = Annotated[tuple[Positive[int], ...], Range("one or more", bool)]
 Words = Annotated[str, Range("1 to 32 words", lambda text: 1 <= len(text.split()) <= 32)]
@@ -48,9 +48,13 @@ class ClaimOptions(Options):
         if self.features % self.heads:
             raise UserError(f"--heads must divide --features, {self.features}. Got {self.heads}.")
 
+    def tiny(self) -> Self:
+        small = {"lengths": (3, 5), "steps": 4, "batch_size": 4, "features": 8, "heads": 2}
+        return dataclasses.replace(self, **small, timing_seconds=0.01)
+
 
 @dataclass(frozen=True)
-class SelfAttention(Options):
+class SelfAttention(ResumableOptions):
     """Take the six steps of self-attention on a sentence, and measure what is claimed of it."""
 
     sentence: Words = "Thinking Machines"
@@ -60,30 +64,6 @@ class SelfAttention(Options):
     claims: tuple[Literal["long-distance", "parallelism"], ...] = ("long-distance", "parallelism")
     """What to measure; nothing after the flag: the steps alone."""
     how: ClaimOptions = field(default_factory=ClaimOptions)
-    output: Output = field(default_factory=Output)
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
-    smoke: bool = False
-    """A tiny run that takes seconds: short lengths, few steps."""
 
 
-def run(options: SelfAttention) -> None:
-    """Take the steps, measure the claims, draw."""
-    if options.smoke:
-        compile_quickly()
-        small = {"lengths": (3, 5), "steps": 4, "batch_size": 4, "features": 8, "heads": 2}
-        how = dataclasses.replace(options.how, **small, timing_seconds=0.01)
-        options = dataclasses.replace(options, how=how)
-    from experiments.self_attention import report
-
-    output = start("self-attention", options, options.output, resume=options.resume)
-    metrics = {"steps": report.take_steps(options, output)}
-    if "long-distance" in options.claims:
-        metrics["long-distance"] = report.long_distance(options.how, output)
-    if "parallelism" in options.claims:
-        metrics["parallelism"] = report.parallelism(options.how, output)
-    output.write_metrics(metrics)
-    output.say_where()
-
-
-COMMANDS = {"run": run}
+COMMANDS = {"run": Command(SelfAttention, "self_attention.report.run")}

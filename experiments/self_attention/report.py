@@ -5,11 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.runs import Run
+from experiments.harness.runs import Run, start
 from experiments.harness.tables import print_table
 from experiments.self_attention import ClaimOptions, SelfAttention, figures, recall, steps, timing
 
 PRINTED = 4  # entries of each row
+
+
+def run(options: SelfAttention) -> None:
+    """Take the steps, measure the claims, draw."""
+    output = start("self-attention", options, options.output, resume=options.resume)
+    metrics = {"steps": take_steps(options, output)}
+    if "long-distance" in options.claims:
+        metrics["long-distance"] = long_distance(options.how, output)
+    if "parallelism" in options.claims:
+        metrics["parallelism"] = parallelism(options.how, output)
+    output.write_metrics(metrics)
+    output.say_where()
 
 
 def take_steps(options: SelfAttention, output: Run) -> dict[str, Any]:

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from flax import nnx
 
 from attn_jax import text
+from experiments.data.parallel_text import EvaluationFiles
 from experiments.harness.errors import UserError
+from experiments.harness.files import plain
+from experiments.harness.runs import Run
 from experiments.seq2seq import saved
 from experiments.seq2seq.options import ModelOptions, SearchOptions, SystemOptions
 from experiments.seq2seq.saved import Saved
@@ -44,6 +47,17 @@ def load_ensemble(
                 what = f"The {side} vocabulary of {name} is another"
                 raise UserError(f"--ensemble needs runs with the same vocabularies. {what}.")
     return others
+
+
+def output_for(loaded: Saved, files: EvaluationFiles) -> Run:
+    """Return where results go: other test files than the training's have evaluation/ for them."""
+    now, before = plain(files.files("test")), loaded.options["corpus"]
+    if now in ([None, None], [before["test_source"], before["test_target"]]):
+        return Run(loaded.directory)
+    output = Run(loaded.directory / "evaluation")
+    output.clear_figures()
+    output.write_metrics({"test": now})
+    return output
 
 
 def systems(loaded: Saved, others: Sequence[Saved] = (), *, average: int = 1) -> Systems:

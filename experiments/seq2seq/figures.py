@@ -1,13 +1,12 @@
 """Pictures of any translator: the weights of a translation, the learning curve."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from attn_jax import plots
+from attn_jax import plots, training
 from experiments.harness.glyphs import label
 from experiments.seq2seq.translator import Translation
 
@@ -39,8 +38,7 @@ def learning(
 
     Below it are `shares`, label → name of a number that each evaluation has, in per cent.
     """
-    path = directory / "training" / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = training.read_history(directory / "training")
     if not rows:
         return None
     evaluated = [row for row in rows if "evaluation" in row]

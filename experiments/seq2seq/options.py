@@ -4,9 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self
 
+from experiments.harness.commands import ResumableOptions, RunOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Rate, Share
-from experiments.harness.smoke import RunOptions
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
 NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax", "sigmoid"]
@@ -88,23 +88,19 @@ class ModelOptions(Options):
         score = "transformer" if self.model == "transformer" else self.score
         return f"{score} × {self.normalizer}"
 
-    def tiny(self) -> "ModelOptions":
+    def tiny(self) -> Self:
         return dataclasses.replace(self, embedding=16, features=4 * self.heads)
 
 
 @dataclass(frozen=True)
-class FitOptions(Options):
-    """How to train."""
+class UpdateOptions(Options):
+    """What one training step does."""
 
     doubly_stochastic: ClassVar[float] = 0.0  # these are the arguments of `nn.Seq2Seq.loss`
     coverage_loss: ClassVar[float] = 0.0
 
-    steps: Positive[int] = 4000
-    """Training steps."""
     learning_rate: Positive[float] = 2e-3
-    """Adam's, after a warm-up, falling along a cosine to nearly 0."""
-    warmup: NonNegative[int] = 200
-    """Steps of warm-up."""
+    """Adam's; in training after a warm-up, falling along a cosine to nearly 0."""
     batch_size: Positive[int] = 128
     """Pairs in a batch; all there are where those are fewer."""
     batch_tokens: Positive[int] | None = None
@@ -114,28 +110,39 @@ class FitOptions(Options):
     """Mass that the target distribution spreads over the whole vocabulary."""
     clip_norm: Positive[float] = 1.0
     """Largest norm of a gradient."""
-    evaluate_every: Positive[int] = 500
-    """Steps between evaluations on the dev side."""
     buckets: Positive[int] = 6
     """The most padded shapes: each is compiled once."""
-    keep: Positive[int] = 5
-    """Checkpoints that stay, for --average; there is one at each evaluation."""
     seed: NonNegative[int] = 0
     """Seed of parameters, order and dropout."""
 
-    def tiny(self) -> "FitOptions":
-        small = {"batch_size": 16, "evaluate_every": 10, "buckets": 1}
-        return dataclasses.replace(self, steps=min(self.steps or 20, 20), **small)
+    def tiny(self) -> Self:
+        return dataclasses.replace(self, batch_size=16, buckets=1)
 
 
 @dataclass(frozen=True)
-class TrainOptions(RunOptions):
+class FitOptions(UpdateOptions):
+    """How to train."""
+
+    steps: Positive[int] = 4000
+    """Training steps."""
+    warmup: NonNegative[int] = 200
+    """Steps of warm-up."""
+    evaluate_every: Positive[int] = 500
+    """Steps between evaluations on the dev side."""
+    keep: Positive[int] = 5
+    """Checkpoints that stay, for --average; there is one at each evaluation."""
+
+    def tiny(self) -> Self:
+        steps = min(self.steps or 20, 20)
+        return dataclasses.replace(super().tiny(), steps=steps, evaluate_every=10)
+
+
+@dataclass(frozen=True)
+class TrainOptions(ResumableOptions):
     """Train a model."""
 
     model: ModelOptions = field(default_factory=ModelOptions)
     fit: FitOptions = field(default_factory=FitOptions)
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -19,7 +19,7 @@ from experiments.harness import training
 from experiments.harness.errors import as_user_errors
 from experiments.harness.runs import Run, start
 from experiments.seq2seq import models, saved
-from experiments.seq2seq.options import FitOptions, ModelOptions, TrainOptions
+from experiments.seq2seq.options import FitOptions, ModelOptions, TrainOptions, UpdateOptions
 
 POSITIONS = 2**14  # of a batch to evaluate, on its longer side: a long line comes with few others
 
@@ -52,7 +52,7 @@ class Task:
 
 
 def batches(
-    pairs: Pairs, options: FitOptions, *, max_length: int | None = None
+    pairs: Pairs, options: UpdateOptions, *, max_length: int | None = None
 ) -> text.PairBatches:
     """Return endless batches of the pairs to train on, none larger than what is left of these.
 
@@ -69,7 +69,7 @@ def batches(
         return text.PairBatches(*pairs, **size, **shapes, seed=options.seed)
 
 
-def text_task(corpus: TextPairs, options: FitOptions) -> tuple[Corpus, Task]:
+def text_task(corpus: TextPairs, options: UpdateOptions) -> tuple[Corpus, Task]:
     """Return pairs of lines, said what they are, and what a model is trained on of them."""
     loaded = parallel_text.load(corpus)
     for note in loaded.notes:
@@ -165,7 +165,7 @@ def fit(
     )
 
 
-def dev_losses(dev: Pairs, options: FitOptions) -> Callable[[nnx.Module], dict[str, float]]:
+def dev_losses(dev: Pairs, options: UpdateOptions) -> Callable[[nnx.Module], dict[str, float]]:
     """Return model -> mean loss, perplexity and accuracy on held-out pairs."""
     padded = text.padded_batches(
         *dev, batch_size=options.batch_size, batch_positions=POSITIONS, buckets=options.buckets

@@ -21,9 +21,8 @@ import tyro
 
 from experiments.data import integers
 from experiments.data.integers import TaskName
+from experiments.harness.commands import Command, RunOptions
 from experiments.harness.options import NonNegative, Positive
-from experiments.harness.runs import Run, require_same
-from experiments.harness.smoke import RunOptions, tiny
 from experiments.seq2seq import options as shared
 from experiments.seq2seq.options import ModelOptions, TrainOptions
 
@@ -80,30 +79,7 @@ class Train(Evaluate, TrainOptions):
     """Train the model without attention as well, of as many parameters."""
 
 
-def train(options: Train) -> None:
-    """Train a model, and its twin with --twin; evaluate."""
-    from experiments.seq2seq import train as engine
-    from experiments.sequence_tasks.report import report
-
-    options = tiny(options)
-    task = integers.task(options.task, smoke=options.smoke)
-    options = dataclasses.replace(options, fit=options.fit.of(task))
-    if options.resume:  # what cannot be is refused at once
-        require_same(options.output.directory(options.experiment), options)
-    both = [integers.vocabulary(task)] * 2
-    data = integers.generate(task, seed=options.data_seed)
-    pairs, dev = (part.encoded(*both) for part in (data.train, data.dev))
-    learned = engine.Task(*both, engine.batches(pairs, options.fit), dev)
-    output = engine.train(options.experiment, options, learned, twin=options.twin)
-    report(output, options.task, options.beam)
-
-
-def evaluate(options: Evaluate) -> None:
-    """Evaluate a trained model on the sequences of its training's dev and test parts."""
-    from experiments.sequence_tasks.report import report
-
-    options = tiny(options)
-    report(Run(options.output.directory(options.experiment)), options.task, options.beam)
-
-
-COMMANDS = {"train": train, "evaluate": evaluate}
+COMMANDS = {
+    "train": Command(Train, "sequence_tasks.train.train"),
+    "evaluate": Command(Evaluate, "sequence_tasks.train.evaluate"),
+}

@@ -24,7 +24,6 @@ from experiments.benchmark.models import training_step
 from experiments.benchmark.timing import interleaved
 from experiments.harness import tables
 from experiments.harness.errors import UserError
-from experiments.harness.runs import compile_quickly
 from experiments.harness.runs import start as start_run
 
 RATE, CLIP = 1e-3, 1.0
@@ -55,8 +54,6 @@ TINY = Sizes(11, 8, 2, 1, ((2, 5),), 16, 1, (1, 2), decoded=8, rows=(2,), parts=
 
 def run(options: Any) -> None:
     """Measure each part, print and write it."""
-    if options.smoke:
-        compile_quickly()
     output = start_run("language-model-speed", options, options.output)
     metrics = {}
     for part in (training, context, decoding, compiling):

@@ -18,7 +18,7 @@ from experiments.benchmark.models import training_step
 from experiments.benchmark.timing import interleaved
 from experiments.data.parallel_text import Corpus
 from experiments.seq2seq import models
-from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
+from experiments.seq2seq.options import ModelOptions, SearchOptions, UpdateOptions
 from experiments.seq2seq.train import Task
 from experiments.seq2seq.translator import Translator
 
@@ -36,7 +36,7 @@ BAHDANAU = {  # what PyTorch's model is
 
 
 def compare(
-    options: ModelOptions, fit: FitOptions, task: Task, corpus: Corpus
+    options: ModelOptions, fit: UpdateOptions, task: Task, corpus: Corpus
 ) -> list[dict[str, Any]]:
     """Return target tokens a second in training, and lines a second in greedy translation."""
     batches = list(itertools.islice(task.batches, BATCHES))
@@ -65,7 +65,7 @@ def compare(
     ]
 
 
-def training(model: Any, batches: Sequence[Any], fit: FitOptions) -> tuple[Callable, float]:
+def training(model: Any, batches: Sequence[Any], fit: UpdateOptions) -> tuple[Callable, float]:
     """Return what trains on all batches, and the seconds that its largest shape compiles."""
     optimizer = optax.chain(
         optax.clip_by_global_norm(fit.clip_norm), optax.adam(fit.learning_rate, b2=0.98)
@@ -94,7 +94,7 @@ def in_torch(
     sizes: tuple[int, int],
     batches: Sequence[Any],
     lines: Sequence[Sequence[int]],
-    fit: FitOptions,
+    fit: UpdateOptions,
 ) -> tuple[Callable, Callable]:
     """Return PyTorch's training on all batches, and its greedy translation of all lines."""
     import torch
