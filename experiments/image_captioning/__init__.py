@@ -12,14 +12,14 @@ downloaded once), and test scenes have pairs of kinds that no training scene has
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import tyro
 
+from experiments.harness.commands import Command, ResumableOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive
 from experiments.harness.runs import Output
-from experiments.harness.smoke import RunOptions, tiny
 from experiments.seq2seq.options import (
     FitOptions,
     ModelOptions,
@@ -51,7 +51,7 @@ class CaptionModel(ModelOptions):
         most = (half, self.channels, self.channels)
         return {8: most, 16: most[:2], 32: most[1:2]}[self.grid]
 
-    def tiny(self) -> "CaptionModel":
+    def tiny(self) -> Self:
         sizes = {"embedding": 16, "features": 4 * self.heads, "channels": 8, "grid": 8}
         return dataclasses.replace(self, **sizes)
 
@@ -94,11 +94,11 @@ class Pictures(EvaluationPictures):
     """How many there are to train on, without pictures of your own."""
     smoke: tyro.conf.Suppress[bool] = False
 
-    def tiny(self) -> "Pictures":
+    def tiny(self) -> Self:
         return dataclasses.replace(self, scenes=min(self.scenes, 64), smoke=True)
 
 
-MODEL = CaptionModel(score="bilinear", embedding=64, features=160, dropout=0.1)
+MODEL = CaptionModel(order="step_then_attend", embedding=64, features=160, dropout=0.1)
 FIT = CaptionFit(steps=1200, learning_rate=2e-3, batch_size=32, evaluate_every=200, buckets=1)
 SEARCH = SearchOptions(longest=0.25)
 
@@ -135,7 +135,7 @@ class Train(Evaluate, TrainAndEvaluate):
 
 
 @dataclass(frozen=True)
-class Compare(RunOptions):
+class Compare(ResumableOptions):
     """Train the same model with each normalizer, and compare where they look."""
 
     output: Output = field(default_factory=lambda: Output(name="compare"))
@@ -151,36 +151,11 @@ class Compare(RunOptions):
     pictures: Pictures = field(default_factory=Pictures)
     model: CaptionModel = MODEL
     fit: CaptionFit = FIT
-    resume: bool = False
-    """Go on with an interrupted run of this name and these options."""
 
 
-def train(options: Train) -> None:
-    """Train a model that describes pictures; evaluate."""
-    from experiments.image_captioning.report import train
-
-    train(tiny(options))
-
-
-def evaluate(options: Evaluate) -> None:
-    """Evaluate a trained model on the test pictures of its training, or on other ones."""
-    from experiments.image_captioning.report import evaluate
-
-    evaluate(tiny(options))
-
-
-def caption(options: Caption) -> None:
-    """Describe pictures."""
-    from experiments.image_captioning.describe import caption
-
-    caption(tiny(options))
-
-
-def compare(options: Compare) -> None:
-    """Train the same model with each normalizer, and compare where they look."""
-    from experiments.image_captioning.comparison import compare
-
-    compare(tiny(options))
-
-
-COMMANDS = {"train": train, "evaluate": evaluate, "caption": caption, "compare": compare}
+COMMANDS = {
+    "train": Command(Train, "image_captioning.report.train"),
+    "evaluate": Command(Evaluate, "image_captioning.report.evaluate"),
+    "caption": Command(Caption, "image_captioning.describe.caption"),
+    "compare": Command(Compare, "image_captioning.comparison.compare"),
+}

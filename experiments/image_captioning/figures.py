@@ -105,7 +105,7 @@ def of_comparison(
         ax.set(xticks=places, xticklabels=[row["normalizer"] for row in table], ylabel="%")
         ax.set_ylim(0, 112)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(loc="outside right center")
+        ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
         for each, (token, weights, box) in zip(
             below.subplots(1, len(table), squeeze=False).ravel(), looks.values(), strict=True
         ):

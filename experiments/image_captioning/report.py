@@ -44,11 +44,11 @@ def evaluate(options: Evaluate) -> None:
     """Evaluate on the test pictures of the training, or on others, of which evaluation/ is."""
     loaded = evaluation.load(NAME, options, kind=CaptionModel)
     test = data.load_test(options.pictures, loaded.options["pictures"])
-    output = Run(loaded.directory)
+    output, now = Run(loaded.directory), plain(options.pictures)
     if options.pictures.images is not None:
         output = Run(loaded.directory / "evaluation")
         output.clear_figures()
-        output.write_metrics({"test": plain(options.pictures)})
+        output.write_metrics({"test": {name: now[name] for name in ("images", "captions")}})
     others = evaluation.load_ensemble(NAME, options, loaded.vocabularies, kind=CaptionModel)
     report(options, test, loaded, others, output)
 

@@ -130,7 +130,7 @@ def test_a_transformer_reads_the_grid(tmp_path):
         (["evaluate"], "holds no run"),
         (["compare", "--normalizers"], "--normalizers needs one or several, each once"),
         (["compare", "--normalizers", "softmax", "softmax"], "each once"),
-        (["compare", "--model.model", "transformer"], "--normalizer entmax, whose"),
+        (["compare", "--model", "transformer", "--smoke"], "--normalizer entmax, whose"),
     ],
 )
 def test_mistakes(options, message, tmp_path, capsys):
