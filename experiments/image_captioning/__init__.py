@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, Self
 
 import tyro
 
-from experiments.harness.commands import Command, ResumableOptions
+from experiments.harness.commands import Command
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive
 from experiments.harness.runs import Output
@@ -27,6 +27,7 @@ from experiments.seq2seq.options import (
     SearchOptions,
     SystemOptions,
     TrainAndEvaluate,
+    TrainOptions,
 )
 
 
@@ -39,10 +40,13 @@ class CaptionModel(ModelOptions):
 
     gate: bool = False
     """Multiply what attention gives by a number from 0 to 1 (Xu et al. 2015, section 4.2.1)."""
-    channels: Positive[int] = 96
+    channels: Positive[int] = 64
     """Features of each cell of the grid."""
     grid: Literal[8, 16, 32] = 16
     """Cells on each side of the grid."""
+
+    layers: Positive[int] = 1
+    """Layers of each of a Transformer's stacks."""
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -99,7 +103,7 @@ class Pictures(EvaluationPictures):
 
 
 MODEL = CaptionModel(order="step_then_attend", embedding=64, features=160, dropout=0.1)
-FIT = CaptionFit(steps=1200, learning_rate=2e-3, batch_size=32, evaluate_every=200, buckets=1)
+FIT = CaptionFit(steps=2400, learning_rate=2e-3, batch_size=32, evaluate_every=300, buckets=1)
 SEARCH = SearchOptions(longest=0.25)
 
 
@@ -135,7 +139,7 @@ class Train(Evaluate, TrainAndEvaluate):
 
 
 @dataclass(frozen=True)
-class Compare(ResumableOptions):
+class Compare(TrainOptions):
     """Train the same model with each normalizer, and compare where they look."""
 
     output: Output = field(default_factory=lambda: Output(name="compare"))
@@ -146,11 +150,19 @@ class Compare(ResumableOptions):
         "entmax",
         "sigmoid",
     )
-    """What turns scores into weights; entmax learns its α."""
+    """What turns scores into weights, in place of --normalizer; entmax learns its α."""
     search: SearchOptions = SEARCH
     pictures: Pictures = field(default_factory=Pictures)
     model: CaptionModel = MODEL
     fit: CaptionFit = FIT
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.normalizers
+        if not given or len(set(given)) < len(given):
+            raise UserError(f"--normalizers needs one or several, each once. Got {given}.")
+        if self.model.score == "none":
+            raise UserError("compare needs a model with attention. Got --score none.")
 
 
 COMMANDS = {

@@ -5,7 +5,6 @@ from typing import Any
 
 from experiments.data.captions import Captioned
 from experiments.harness import tables
-from experiments.harness.errors import UserError
 from experiments.harness.runs import require_same, start
 from experiments.image_captioning import Compare, data, figures
 from experiments.image_captioning.report import NAME, PERCENT, described, pointing, prepare, scores
@@ -17,13 +16,10 @@ from experiments.seq2seq.translator import Translator
 
 def compare(options: Compare) -> None:
     """Train and measure the model with each normalizer; what is done stays, whatever comes."""
-    given = options.normalizers
-    if not given or len(set(given)) < len(given):
-        raise UserError(f"--normalizers needs one or several, each once. Got {given}.")
     if options.resume:
         require_same(options.output.directory(NAME), options)
     parts, task = prepare(options.pictures, options.fit)
-    chosen = [dataclasses.replace(options.model, normalizer=each) for each in given]
+    chosen = [dataclasses.replace(options.model, normalizer=each) for each in options.normalizers]
     for model in chosen:
         models.parameters(model, *task.sizes)  # refuses what cannot be built
     how = {"resume": options.resume, "checksums": task.checksums}

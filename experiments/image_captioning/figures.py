@@ -17,7 +17,7 @@ from experiments.seq2seq.translator import Translation
 
 COLUMNS = 6  # pictures in a row
 MOST = 24  # words that are drawn
-DARK = 0.8  # of the picture where no weight is
+DARK = 0.65  # of the picture where no weight is
 
 
 def words(example: Captioned, written: Translation, target: text.Vocabulary) -> Figure | None:
