@@ -13,6 +13,7 @@ from attn_jax.attention import attention, attention_and_logsumexp, attention_wei
 from attn_jax.drop_in import dot_product_attention, flax_attention_fn
 from attn_jax.dropout import Dropout
 from attn_jax.masks import Causal, Dense, Padding, Prefix, Segments, Window
+from attn_jax.multi_head import multi_head_attention
 from attn_jax.normalizers import (
     Entmax,
     Sigmoid,

@@ -12,6 +12,7 @@ from attn_jax.masks import MaskFunction
 from attn_jax.normalizers import Normalizer, Softmax
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
+from attn_jax.slots import require_one_head
 
 SIGNATURES = {
     "score": "(query, key) -> scores",
@@ -37,6 +38,7 @@ class AttentionSlots:
         require_slots(**{name: getattr(self, name) for name in SIGNATURES})
         is_dropout = self.dropout is None or isinstance(self.dropout, Dropout)
         require(is_dropout, "dropout", "be a Dropout or None", self.dropout)
+        require_one_head(self)
         if hasattr(self.score, "check"):
             self.score.check(query, key)
         for slot in (self.score_mod, self.mask):

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Integer, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Integer, Key, PRNGKeyArray, UInt32
 
 from attn_jax.checks import all_hold, require, require_scalar
 from attn_jax.slots import slot
@@ -20,8 +20,8 @@ class Dropout:
     [[1.0, 1.0]]
     """
 
-    rate: Float[ArrayLike, ""] | int
-    rng: PRNGKeyArray
+    rate: Float[ArrayLike, "..."] | int
+    rng: Key[Array, "..."] | UInt32[Array, "... 2"]
 
     def __post_init__(self):
         require_scalar(self.rate, "rate")

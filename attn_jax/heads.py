@@ -25,7 +25,7 @@ from attn_jax.normalizers import Normalizer
 from attn_jax.precision import computable
 from attn_jax.score_mods import Bias, chain
 from attn_jax.scores import ScaledDot, Score
-from attn_jax.slots import compiled
+from attn_jax.slots import compiled, extra_axes, ranks_of
 from attn_jax.streaming import size_for_heads
 
 
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 def over_heads(
     head: Callable[..., Any],
     query: Num[Array, "*B T N H"],
-    key: Num[Array, "*B S K H"],
+    key: Num[Array, "*B S K C"],
     value: Num[Array, "*B S K E"],
     slots: AttentionSlots,
     *,
@@ -60,14 +60,16 @@ def over_heads(
 ) -> Any:
     """Apply a function of one head, (query [T, H], key, value, slots), to all of them.
 
-    It gets the slots with its own bias, mask, lengths and dropout in them. `lengths` are those of
+    It gets the slots with its own bias, mask, lengths and dropout in them; an array in a slot that
+    has more axes than one head's (`slots.ranks_of`) is [N, …] or [B, N, …], each 1 or that size.
+    `lengths` are those of
     queries and keys [B]. `rngs` is one PRNG key that all heads share, or an array of them [B, N].
     `own_slots` is a pytree of arrays [N, …]: each head gets its part as the keyword `own`.
     `at_a_time` is how many heads a loop computes in one turn; 0 is vmap over all. A function that
     takes all heads `at_once` gets the arrays as they are, with a batch, and the slots of the first
     head.
     """
-    require_layout(query, key, value)
+    require_layout(query, key, value, same_features=False)
     batched = query.ndim == 4
     if not batched:
         query, key, value = query[None], key[None], value[None]
@@ -83,7 +85,11 @@ def over_heads(
         **{f"own {i}": _of_heads(leaf, k) for i, leaf in enumerate(jax.tree.leaves(own_slots))},
     }
     parts = {name: part for name, part in parts.items() if part is not None}
+    of_slots = _of_slots(slots, (b, n), k, h)
+    parts |= of_slots
     if at_once:
+        rule = "be the same for all heads where implementation is 'cudnn'"
+        require(not of_slots, "arrays in slots", rule, f"{len(of_slots)} that are not")
         first = {
             name: part.array[(0,) * (part.examples + 2 * part.heads)]
             for name, part in parts.items()
@@ -132,6 +138,9 @@ def _of_one_head(
     own: Any,
 ) -> tuple[AttentionSlots, dict[str, Any]]:
     """The slots with one head's parts of the arrays; what is its `own`, of which own is a model."""
+    leaves, structure = jax.tree.flatten(slots)
+    leaves = [arrays.get(f"slot {i}", leaf) for i, leaf in enumerate(leaves)]
+    slots = jax.tree.unflatten(structure, leaves)
     allowed = [slots.mask]
     if {"query_length", "key_length"} & arrays.keys():
         key_length = arrays.get("key_length", keys)
@@ -214,6 +223,7 @@ def choose_for_heads(
     query: Array,
     key: Array,
     score: Score = ScaledDot(),
+    block_size: tuple[int, int] | None = None,
 ) -> Choice:
     """What "auto" stands for where there are heads: on a CPU they stream in a loop.
 
@@ -232,7 +242,8 @@ def choose_for_heads(
     implementation = choose(implementation, counted, normalizer)
     streams = implementation == "streaming"
     heads = math.prod(query.shape[:-3]) * query.shape[-2]
-    block_size = size_for_heads(heads) if streams and not loops and counted == pairs else None
+    if block_size is None and streams and not loops and counted == pairs:
+        block_size = size_for_heads(heads)
     at_a_time = (1 if at_least(pairs, IN_TWOS + 1) else 2) if streams and loops else 0
     return Choice(implementation, block_size, at_a_time)
 
@@ -276,7 +287,7 @@ def _loop(function: Callable, in_axes: tuple, turn: int = 1) -> Callable:
     return mapped
 
 
-def require_layout(query: Array, key: Array, value: Array) -> None:
+def require_layout(query: Array, key: Array, value: Array, *, same_features: bool = True) -> None:
     """Refuse arrays that are not heads of one batch, one length, one width."""
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     for name, array in (("query", query), ("key", key), ("value", value)):
@@ -296,7 +307,8 @@ def require_layout(query: Array, key: Array, value: Array) -> None:
     layout = "in the layout [B, length, heads, features]"
     require(same, "key and value", f"have the same length and heads, {layout}", shapes)
     rule = "have the same number of features"
-    require(query.shape[-1] == key.shape[-1], "query and key", rule, shapes)
+    equal = query.shape[-1] == key.shape[-1] or not same_features
+    require(equal, "query and key", rule, shapes)
     n, k = query.shape[-2], key.shape[-2]
     rule = f"be a multiple of the {k} key heads, {layout}"
     require(k > 0 and n % k == 0, "query heads", rule, f"{n} query heads, {shapes}")
@@ -343,6 +355,50 @@ def _of_pairs(
     split = (array.shape[0], key_heads, array.shape[1] // key_heads, *shape[2:])
     array = array.reshape(split) if heads else array[:, 0]
     return Part(array if examples else array[0], examples, heads)
+
+
+def _of_slots(
+    slots: AttentionSlots, counts: tuple[int, int], key_heads: int, features: int
+) -> dict[str, Part]:
+    """The arrays in slots that have axes of examples and heads, by the number of their leaf."""
+    parts = {}
+    leaves = jax.tree_util.tree_leaves_with_path(slots)
+    for number, ((path, leaf), ranks) in enumerate(zip(leaves, ranks_of(slots), strict=True)):
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        leaf, axes = _per_head(leaf, name, ranks, counts[1], features)
+        if not axes:
+            continue
+        leading = (1,) * (2 - axes) + leaf.shape[:axes]
+        fits = axes <= 2 and all(
+            got in (1, size) for got, size in zip(leading, counts, strict=True)
+        )
+        one = "[…]" if axes < leaf.ndim else ""
+        rule = f"have in front of its axes of one head {one} those of the heads, {counts[1]}, or of"
+        rule += f" the examples and heads, {list(counts)}, each of this size or 1"
+        require(fits, name, rule, leaf)
+        array = leaf.reshape(*leading, *leaf.shape[axes:])
+        examples, heads = leading[0] != 1, leading[1] != 1
+        split = (key_heads, leading[1] // key_heads) if heads else ()
+        array = array.reshape(leading[0], *split, *array.shape[2:])
+        parts[f"slot {number}"] = Part(array if examples else array[0], examples, heads)
+    return parts
+
+
+def _per_head(
+    leaf: Any, name: str, ranks: frozenset[int], heads: int, features: int
+) -> tuple[Any, int]:
+    """An array of a slot, and how many axes it has in front of those of one head.
+
+    A bandwidth [h] is one for each head, unless it is one for each feature.
+    """
+    axes = extra_axes(leaf, ranks)
+    if ranks == {0, 1} and name == "bandwidth" and jnp.ndim(leaf) == 1 and leaf.shape[0] == heads:
+        rule = "be [heads, 1] or [heads, features] where there are as many heads as features"
+        require(heads != features or heads == 1, name, rule, leaf)
+        return leaf, 1 if heads != features else 0
+    if name == "bandwidth" and axes and leaf.shape[-1] == 1 != features:
+        return leaf[..., 0], axes
+    return leaf, axes
 
 
 def _of_heads(array: Array, key_heads: int) -> Part:

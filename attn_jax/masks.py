@@ -116,7 +116,7 @@ class Causal(Mask):
     [[1, 1, 0], [1, 1, 1]]
     """
 
-    offset: Integer[ArrayLike, ""] = index(default=0)
+    offset: Integer[ArrayLike, "..."] = index(default=0)
 
     def __post_init__(self):
         require_integer(self.offset, "offset")
@@ -137,8 +137,8 @@ class Window(Mask):
     [[1, 1, 0], [0, 1, 1]]
     """
 
-    left: Integer[ArrayLike, ""] | None = index()
-    right: Integer[ArrayLike, ""] | None = index()
+    left: Integer[ArrayLike, "..."] | None = index()
+    right: Integer[ArrayLike, "..."] | None = index()
 
     def __post_init__(self):
         for name, size in (("left", self.left), ("right", self.right)):
@@ -172,8 +172,8 @@ class Padding(Mask):
     [[1, 1, 0], [0, 0, 0]]
     """
 
-    key_length: Integer[ArrayLike, ""] = index()
-    query_length: Integer[ArrayLike, ""] | None = index(default=None)
+    key_length: Integer[ArrayLike, "..."] = index()
+    query_length: Integer[ArrayLike, "..."] | None = index(default=None)
 
     def __post_init__(self):
         require_count(self.key_length, "key_length")
@@ -202,8 +202,8 @@ class Segments(Mask):
     [[1, 1, 0], [0, 0, 1]]
     """
 
-    query_ids: Integer[ArrayLike, " q"]
-    key_ids: Integer[ArrayLike, " k"]
+    query_ids: Integer[ArrayLike, "... q"]
+    key_ids: Integer[ArrayLike, "... k"]
 
     def __post_init__(self):
         for name, ids in (("query_ids", self.query_ids), ("key_ids", self.key_ids)):
@@ -244,7 +244,7 @@ class Prefix(Mask):
     [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
 
-    length: Integer[ArrayLike, ""] = index()
+    length: Integer[ArrayLike, "..."] = index()
 
     def __post_init__(self):
         require_count(self.length, "length")
@@ -265,7 +265,7 @@ class Dense(Mask):
     [[True, False]]
     """
 
-    array: Bool[ArrayLike, "q k"]
+    array: Bool[ArrayLike, "... q k"]
 
     def __post_init__(self):
         require(jnp.ndim(self.array) == 2, "array", "have shape [q, k]", self.array)
@@ -368,7 +368,7 @@ class Rows(Mask):
     """
 
     mask: Any
-    rows: Integer[ArrayLike, " q"]
+    rows: Integer[ArrayLike, "... q"]
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
@@ -394,7 +394,7 @@ class Shifted(Mask):
     """
 
     mask: Any
-    start: Integer[ArrayLike, ""] = index()
+    start: Integer[ArrayLike, "..."] = index()
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))

@@ -140,7 +140,7 @@ def sigmoid(
 class Softmax:
     """`softmax`, with a sink logit where one is given (a number; learned as an array)."""
 
-    sink: Float[ArrayLike, ""] | int | None = None
+    sink: Float[ArrayLike, "..."] | int | None = None
 
     def __post_init__(self):
         if self.sink is not None:
@@ -173,7 +173,7 @@ class Sparsemax:
 class Entmax:
     """`entmax` with this alpha, a number or an array that is learned."""
 
-    alpha: Float[ArrayLike, ""] | int = 1.5
+    alpha: Float[ArrayLike, "..."] | int = 1.5
 
     def __post_init__(self):
         require_alpha(self.alpha)
@@ -188,7 +188,7 @@ class Entmax:
 class Sigmoid:
     """`sigmoid` with this bias."""
 
-    bias: Float[ArrayLike, ""] | int = 0.0
+    bias: Float[ArrayLike, "..."] | int = 0.0
 
     def __post_init__(self):
         require_scalar(self.bias, "bias")

@@ -31,7 +31,7 @@ class Bias:
     [[1.0, 2.0]]
     """
 
-    bias: Num[ArrayLike, "q k"]
+    bias: Num[ArrayLike, "... q k"]
 
     def __post_init__(self):
         require(jnp.ndim(self.bias) == 2, "bias", "have shape [q, k]", self.bias)
@@ -69,7 +69,7 @@ class RelativeBias:
     [[0.0, 5.0, 6.0, 6.0]]
     """
 
-    table: Float[ArrayLike, " buckets"]
+    table: Float[ArrayLike, "... buckets"]
     bidirectional: bool = static(default=True)
     max_distance: int | np.integer = static(default=128)
 
@@ -140,7 +140,7 @@ class Alibi:
     [[0.0, -0.5, -1.0]]
     """
 
-    slope: Float[ArrayLike, ""] | int
+    slope: Float[ArrayLike, "..."] | int
 
     def __post_init__(self):
         require_scalar(self.slope, "slope")
@@ -164,7 +164,7 @@ class SoftCap:
     [[0.0, 1.0]]
     """
 
-    cap: Float[ArrayLike, ""] | int
+    cap: Float[ArrayLike, "..."] | int
 
     def __post_init__(self):
         require_scalar(self.cap, "cap")
@@ -211,7 +211,7 @@ class Shifted:
     """mod(scores, i + start, j): the mod of queries that stand from `start` on."""
 
     mod: Any
-    start: Integer[ArrayLike, ""]
+    start: Integer[ArrayLike, "..."]
 
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index

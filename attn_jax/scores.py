@@ -50,7 +50,7 @@ class ScaledDot:
     [[5.5]]
     """
 
-    scale: Float[ArrayLike, ""] | int | None = None
+    scale: Float[ArrayLike, "..."] | int | None = None
 
     def __post_init__(self):
         if self.scale is not None:
@@ -76,7 +76,7 @@ class Cosine:
     [[1.0, 0.0]]
     """
 
-    scale: Float[ArrayLike, ""] | int = 1.0
+    scale: Float[ArrayLike, "..."] | int = 1.0
 
     def __post_init__(self):
         require_scalar(self.scale, "scale")
@@ -100,7 +100,7 @@ class Bilinear:
     [[50.0]]
     """
 
-    weight: Float[ArrayLike, "d c"]
+    weight: Float[ArrayLike, "... d c"]
 
     def __post_init__(self):
         require(jnp.ndim(self.weight) == 2, "weight", "have shape [d, d']", self.weight)
@@ -131,7 +131,7 @@ class Additive:
     [[0.0, 0.0, 0.0]]
     """
 
-    weight: Float[ArrayLike, " d"]
+    weight: Float[ArrayLike, "... d"]
 
     def __post_init__(self):
         require(jnp.ndim(self.weight) == 1, "weight", "have shape [d]", self.weight)
@@ -167,7 +167,7 @@ class Kernel:
     """
 
     kernel: Callable = static(default=kernels.gaussian)
-    bandwidth: Float[ArrayLike, ""] | Float[ArrayLike, " d"] | int = 1.0
+    bandwidth: Float[ArrayLike, "..."] | Float[ArrayLike, "... d"] | int = 1.0
 
     def __post_init__(self):
         require_function(self.kernel, "kernel", "a function u -> log K(u)")

@@ -9,21 +9,28 @@ entmax's alpha because they are leaves. Three kinds of fields:
 | function, flag | `kernel: Callable = static(default=gaussian)` | static: part of the structure |
 | position, length | `offset: int = index(default=0)` | a Python int is static, an array is a leaf |
 
+The annotation of a field, "... d", says how many axes its array has for one head (`ranks_of`).
+One more axis in front holds an array for each head [h, …], two hold one for each example and head
+[b, h, …], as `jax.vmap` makes them: `multi_head_attention` takes them apart.
+
 Slots compare equal by their fields, so those that hold arrays neither compare nor hash.
 A static position lets an implementation skip what a mask empties; a traced one serves decoding.
 """
 
+import copy
 import dataclasses
+import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn_jax.checks import as_array
+from attn_jax.checks import as_array, require
 from attn_jax.precision import computable
 
 T = TypeVar("T")
@@ -48,6 +55,7 @@ def slot(cls: type[T]) -> type[T]:
     Python's where that is static, and a leaf's int beyond int32, which JAX refuses, a float.
     """
     check = cls.__dict__.get("__post_init__")
+    ranks = {name: _ranks(hint) for name, hint in cls.__annotations__.items()}
 
     def __post_init__(self):  # noqa: N807 - dataclasses looks for this name
         for field in dataclasses.fields(self):
@@ -55,7 +63,8 @@ def slot(cls: type[T]) -> type[T]:
             value = _stored(getattr(self, field.name), kind, field.name)
             object.__setattr__(self, field.name, value)
         if check is not None:
-            check(self)
+            for one in _heads(self, ranks):
+                check(one)
 
     cls.__post_init__ = __post_init__  # type: ignore[attr-defined] # dataclasses looks for it
     cls = dataclasses.dataclass(frozen=True)(cls)
@@ -79,7 +88,85 @@ def slot(cls: type[T]) -> type[T]:
         return self
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten)
+    cls.field_ranks = ranks  # type: ignore[attr-defined] # `ranks_of` looks for it
+    if (call := cls.__dict__.get("__call__")) is not None:
+
+        @functools.wraps(call)
+        def of_one_head(self, *arguments, **options):
+            require_one_head(self)
+            return call(self, *arguments, **options)
+
+        cls.__call__ = of_one_head
     return cls
+
+
+def _ranks(hint: Any) -> frozenset[int]:
+    """How many axes the arrays of an annotation may have; none where it names no array."""
+    arrays = [each for each in (hint, *typing.get_args(hint)) if hasattr(each, "dim_str")]
+    return frozenset(sum(axis != "..." for axis in each.dim_str.split()) for each in arrays)
+
+
+def extra_axes(array: Any, ranks: frozenset[int]) -> int:
+    """How many axes an array has in front of those of one head."""
+    if not ranks or not isinstance(array, (jax.Array, np.ndarray)):
+        return 0
+    one = max(ranks)
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        one = min(ranks)  # a raw key is an array of numbers
+    return max(array.ndim - one, 0)
+
+
+def _heads(self: Any, ranks: dict[str, frozenset[int]]) -> Iterator[Any]:
+    """A slot for each head, as its class checks them; the slot itself where it is of one."""
+    leading = {name: extra_axes(getattr(self, name), each) for name, each in ranks.items()}
+    leading = {name: count for name, count in leading.items() if count in (1, 2)}
+    if not leading:
+        yield self
+        return
+    shapes = {name: getattr(self, name).shape[:count] for name, count in leading.items()}
+    for place in np.ndindex(*np.broadcast_shapes(*shapes.values())):
+        one = copy.copy(self)
+        for name, shape in shapes.items():
+            own = place[len(place) - len(shape) :]
+            at = tuple(i if size != 1 else 0 for i, size in zip(own, shape, strict=True))
+            object.__setattr__(one, name, getattr(self, name)[at])
+        yield one
+
+
+def ranks_of(slots: Any) -> list[frozenset[int]]:
+    """How many axes each leaf of a tree of slots has for one head; none where nobody says.
+
+    >>> from attn_jax import Alibi, Bias
+    >>> ranks_of((Bias(jnp.zeros((2, 3))), Alibi(0.5), jnp.zeros(3)))
+    [frozenset({2}), frozenset({0}), frozenset()]
+    """
+
+    def of(path):
+        *above, last = path
+        owner = slots
+        for key in above:
+            if isinstance(key, jax.tree_util.GetAttrKey):
+                owner = getattr(owner, key.name)
+            elif isinstance(key, jax.tree_util.SequenceKey):
+                owner = owner[key.idx]
+            elif isinstance(key, jax.tree_util.DictKey):
+                owner = owner[key.key]
+            else:  # of somebody else's tree
+                return frozenset()
+        ranks = getattr(owner, "field_ranks", {})
+        return ranks.get(getattr(last, "name", None), frozenset())
+
+    return [of(path) for path, _ in jax.tree_util.tree_leaves_with_path(slots) if path]
+
+
+def require_one_head(slots: Any) -> None:
+    """Refuse arrays of several heads where there is one."""
+    leaves = jax.tree_util.tree_leaves_with_path(slots)
+    for (path, leaf), ranks in zip(leaves, ranks_of(slots), strict=True):
+        if extra_axes(leaf, ranks):
+            name = jax.tree_util.keystr(path[-1:], simple=True)
+            rule = f"have {max(ranks)} axes for one head (multi_head_attention takes one per head)"
+            require(False, name, rule, leaf)
 
 
 def _stored(value: Any, kind: str, name: str) -> Any:

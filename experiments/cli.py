@@ -54,6 +54,10 @@ EXPERIMENTS = (
         "Describe pictures with attention: which region each word looks at, and whether it should.",
     ),
     Experiment(
+        "summarization",
+        "Say in a line what a text says, with attention that copies words; on your own texts.",
+    ),
+    Experiment(
         "dialogue",
         "Answer what is said with attention, trained on conversations; chat with the model.",
     ),

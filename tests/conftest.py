@@ -1,6 +1,7 @@
 """Strict JAX for every test: float64 on, rank promotion and warnings are errors, one CPU."""
 
 import collections
+import functools
 import gc
 import os
 import signal
@@ -22,6 +23,7 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+from jax._src.interpreters import mlir
 
 # The workers share what they compile, and the next run finds it again.
 COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
@@ -32,6 +34,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 # for in the tables of them all): from time to time they are forgotten, and found again as above.
 MOST_PROGRAMS = 1000
 programs = collections.Counter()
+
+# JAX makes an MLIR context, with all its dialects, for each program: as much work as the rest of a
+# program of one operation. One serves until programs are forgotten.
+mlir.make_ir_context = context = functools.cache(mlir.make_ir_context)
 
 
 def _count(event, seconds, **_):
@@ -44,6 +50,7 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 def pytest_runtest_teardown():
     if programs["held"] > MOST_PROGRAMS:
         jax.clear_caches()
+        context.cache_clear()
         programs.clear()
 
 

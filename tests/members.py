@@ -5,6 +5,7 @@ the same names, so that one row gives the member and its oracle. Beside them the
 the contract tests run over those too.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -195,6 +196,16 @@ SLOTS = {
     "normalizer": NORMALIZERS,
 }
 ROWS = [(slot, member) for slot, table in SLOTS.items() for member in table]
+
+
+def in_turn(**tables):
+    """Rows {slot: member}, as many as the longest table has: each member once, then the first."""
+    columns = itertools.zip_longest(*tables.values())
+    firsts = [table[0] for table in tables.values()]
+    return [
+        {slot: member or first for slot, member, first in zip(tables, row, firsts, strict=True)}
+        for row in columns
+    ]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ from tests.members import (
     SIZES,
     STREAMING,
     Implementation,
+    in_turn,
     inputs,
 )
 from tests.tolerance import (
@@ -62,22 +63,27 @@ Q, K, E = SIZES["q"], SIZES["k"], SIZES["e"]
 COTANGENT = np.random.default_rng(17).normal(size=(Q, E))
 each_implementation = pytest.mark.parametrize("how", IMPLEMENTATIONS, ids=str)
 each_normalizer = pytest.mark.parametrize("normalizer", NORMALIZERS, ids=str)
-LEARNED = [(s, m) for s, m in ROWS if any(a.dtype.kind == "f" for a in m.arrays().values())]
-UNMASKED = [(s, m) for s, m in ROWS if s != "mask"]
-ONE_KERNEL = [(s, m) for s, m in ROWS if m.name not in {f"kernel_{k}" for k in KERNELS[1:]}]
-ARRAYS_IN_BLOCKS = {
-    *("additive", "kernel_epanechnikov", "kernel_per_feature", "bias", "relative_bias"),
-    *("soft_cap_then_alibi_then_bias", "segments", "nested"),
-}
+# Members of several slots at once, each in one row at least: for dense all of them, for streaming
+# those that differ in how a block of them is computed, which kernels but these do not.
+ONE_KERNEL = [m for m in SCORES if m.name not in {f"kernel_{k}" for k in KERNELS[1:]}]
+SOME_SCORES = [m for m in SCORES if m in ONE_KERNEL or m.name == "kernel_epanechnikov"]
+UNMASKED = [
+    *((DENSE, row) for row in in_turn(score=SCORES, score_mod=SCORE_MODS, normalizer=NORMALIZERS)),
+    *(
+        (STREAMING, row)
+        for row in in_turn(score=SOME_SCORES, score_mod=SCORE_MODS, normalizer=NORMALIZERS)
+    ),
+]
+STACKED = in_turn(score=ONE_KERNEL, score_mod=SCORE_MODS, mask=MASKS[9:], normalizer=NORMALIZERS)
 
-SOME = {*map(str, NORMALIZERS), *ARRAYS_IN_BLOCKS}
+
+def names(x):
+    """A row's name."""
+    return "-".join(map(str, x.values())) if isinstance(x, dict) else str(x)
 
 
-def rows_of_each(rows, streaming=SOME):
-    """(how, slot, member): all rows for dense, those of these names for streaming."""
-    choices = [(DENSE, *row) for row in rows]
-    choices += [(STREAMING, s, m) for s, m in rows if m.name in streaming]
-    return pytest.mark.parametrize(("how", "slot", "member"), choices, ids=str)
+def slots_of(members, seed=3):
+    return {slot: member.slot(member.arrays(seed=seed)) for slot, member in members.items()}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -138,7 +144,7 @@ COMBINATIONS = list(combinations())
 @pytest.mark.parametrize(
     ("how", "members"),
     [*((DENSE, m) for m in COMBINATIONS), *((STREAMING, m) for m in COMBINATIONS[::3])],
-    ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else str(x),
+    ids=names,
 )
 def test_all_slots_together(how, members):
     """Streaming takes every third: they hold every member of every slot."""
@@ -353,13 +359,14 @@ def as_oracle(mask):
     return oracles.Dense(np.asarray(mask.dense(Q, K)))
 
 
-@rows_of_each(UNMASKED, {m.name for _, m in ONE_KERNEL} | ARRAYS_IN_BLOCKS)
-def test_masked_is_deleted_in_value_and_gradient(how, slot, member):
+@pytest.mark.parametrize(("how", "members"), UNMASKED, ids=names)
+def test_masked_is_deleted_in_value_and_gradient(how, members):
     """Garbage in a key that no query may attend to, in its value, in a query that sees nothing."""
     query, key, value = inputs()
-    learned, fixed = {slot: member.slot()}, {"mask": HIDE_AND_BLIND}
+    learned, fixed = slots_of(members), {"mask": HIDE_AND_BLIND}
     clean = outputs_and_gradients(how, (query, key, value), learned, fixed, COTANGENT)
-    twins = {slot: member.oracle(), "mask": as_oracle(HIDE_AND_BLIND)}
+    twins = {slot: member.oracle() for slot, member in members.items()}
+    twins["mask"] = as_oracle(HIDE_AND_BLIND)
     assert_close(clean[0], oracles.attention(query, key, value, **twins))
     if how != DENSE:
         dense = outputs_and_gradients(DENSE, (query, key, value), learned, fixed, COTANGENT)
@@ -443,17 +450,16 @@ def test_garbage_forward_and_second_order(how):
 # 5. Precision
 
 
-@rows_of_each(UNMASKED, {"softmax_sink", "sparsemax", "entmax", "sigmoid_bias"} | ARRAYS_IN_BLOCKS)
-def test_float32(how, slot, member):
-    query, key, value = inputs(dtype="float32")
-    arrays = {
-        n: np.asarray(a, "float32") if a.dtype.kind == "f" else a
-        for n, a in member.arrays().items()
-    }
-    got = how.attention(query, key, value, **{slot: member.slot(arrays)})
+@pytest.mark.parametrize(("how", "members"), UNMASKED, ids=names)
+def test_float32(how, members):
+    arguments, slots, twins = inputs(dtype="float32"), {}, {}
+    for slot, member in members.items():
+        drawn = member.arrays().items()
+        arrays = {n: np.asarray(a, "float32") if a.dtype.kind == "f" else a for n, a in drawn}
+        slots[slot], twins[slot] = member.slot(arrays), member.oracle(arrays)
+    got = outputs(how, arguments, slots)
     assert got.dtype == jnp.float32
-    expected = oracles.attention(query, key, value, **{slot: member.oracle(arrays)})
-    assert_close(got, expected, tolerance=1e-5)
+    assert_close(got, oracles.attention(*arguments, **twins), tolerance=1e-5)
 
 
 @each_implementation
@@ -517,33 +523,31 @@ def test_half_precision_gradients(how, normalizer):
 # 6. Derivatives
 
 
-@rows_of_each(LEARNED, {"bilinear", "relative_bias", "sigmoid_bias"})
-def test_derivatives_of_every_array_in_every_slot(how, slot, member):
+def with_floats(table):
+    return [m for m in table if any(a.dtype.kind == "f" for a in m.arrays().values())]
+
+
+# No array of a row is in another's diagonal: a learned score, mod and normalizer meet.
+LEARNED = in_turn(
+    score=with_floats(SCORES),
+    score_mod=[SCORE_MODS[0], *with_floats(SCORE_MODS)],
+    normalizer=[NORMALIZERS[0], *with_floats(NORMALIZERS)],
+)
+STREAMED = {"score": SCORES[5], "score_mod": SCORE_MODS[2], "normalizer": NORMALIZERS[7]}
+LEARNED = [*((DENSE, row) for row in LEARNED), (STREAMING, STREAMED)]
+
+
+@pytest.mark.parametrize(("how", "members"), LEARNED, ids=names)
+def test_derivatives_of_every_array_in_every_slot(how, members):
     """Streaming's first derivatives are held to dense's above; more of its second ones below."""
 
     def loss(query, key, value, arrays):
-        slots = {"mask": Window(4, 3), slot: member.slot(arrays)}
-        return (how.attention(query, key, value, **slots) * COTANGENT).sum()
+        slots = {slot: member.slot(arrays[slot]) for slot, member in members.items()}
+        return (how.attention(query, key, value, mask=Window(4, 3), **slots) * COTANGENT).sum()
 
-    assert_derivatives(loss, *inputs(), member.arrays(), every_mixture=False)
-
-
-PRODUCTS = [(SCORES[n], NORMALIZERS[m]) for n, m in [(5, 3), (6, 4), (17, 1)]]
-
-
-@pytest.mark.parametrize(("score", "normalizer"), PRODUCTS, ids=str)
-def test_derivatives_of_products(score, normalizer):
-    """Neither slot is in the other's diagonal: learned score under a learned, sparse normalizer.
-
-    Streaming's mixtures of such products are dense's in test_streaming.py.
-    """
-
-    def loss(query, key, value, ours, theirs):
-        slots = {"score": score.slot(ours), "normalizer": normalizer.slot(theirs)}
-        return (DENSE.attention(query, key, value, mask=Causal(1), **slots) * COTANGENT).sum()
-
-    learned = score.arrays(), normalizer.arrays()
-    assert_derivatives(loss, *inputs(), *learned, every_mixture=normalizer.name == "entmax")
+    arrays = {slot: member.arrays() for slot, member in members.items()}
+    mixed = how == DENSE and NORMALIZERS[4] in members.values()
+    assert_derivatives(loss, *inputs(), arrays, every_mixture=mixed)
 
 
 @each_implementation
@@ -618,24 +622,21 @@ def test_plain_functions_in_every_slot_and_what_they_close_over(how):
 
 
 @each_implementation
-@pytest.mark.parametrize(
-    ("slot", "member"),
-    [(s, m) for s, m in ROWS if s == "normalizer" or m.name in {"additive", "bias", "segments"}],
-    ids=str,
-)
-def test_jit_is_eager_and_traced_slots_raise_no_alarm(how, slot, member):
+@pytest.mark.parametrize("members", STACKED, ids=names)
+def test_jit_is_eager_and_traced_slots_raise_no_alarm(how, members):
     """The other members meet their oracles above as they are called, and below under jit."""
-    arguments, slots = inputs(), {slot: member.slot()}
+    arguments, slots = inputs(), slots_of(members)
     eager, jitted = how.attention(*arguments, **slots), outputs(how, arguments, slots)
     assert_close(jitted, eager)
     np.testing.assert_array_equal(how.attention(*arguments, **slots), eager)
     np.testing.assert_array_equal(outputs(how, arguments, slots), jitted)
 
 
-@rows_of_each([(s, m) for s, m in ONE_KERNEL if m.draws or s == "normalizer"])
-def test_vmap_is_a_loop(how, slot, member):
+@each_implementation
+@pytest.mark.parametrize("members", STACKED, ids=names)
+def test_vmap_is_a_loop(how, members):
     """Over the arguments and over slots with arrays: each example has its own bandwidth, mask…"""
-    examples = [(inputs(seed=n), {slot: member.slot(member.arrays(seed=n))}) for n in range(3)]
+    examples = [(inputs(seed=n), slots_of(members, seed=n)) for n in range(3)]
     batch = jax.tree.map(lambda *x: np.stack(x), *examples)
     together = jax.vmap(lambda arguments, slots: how.attention(*arguments, **slots))
     got = np.asarray(jax.jit(together)(*batch))

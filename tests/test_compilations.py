@@ -19,6 +19,7 @@ from tests.members import (
     SCORE_MODS,
     SCORES,
     STREAMING,
+    in_turn,
     inputs,
 )
 
@@ -56,13 +57,7 @@ def test_what_compiles_is_counted():
 
 # Attention: every member in some combination
 
-COMBINATIONS = [
-    dict(zip(("score", "score_mod", "mask", "normalizer"), members, strict=True))
-    for members in itertools.islice(
-        zip(*map(itertools.cycle, (SCORES, SCORE_MODS, MASKS, NORMALIZERS)), strict=False),
-        max(map(len, (SCORES, SCORE_MODS, MASKS, NORMALIZERS))),
-    )
-]
+COMBINATIONS = in_turn(score=SCORES, score_mod=SCORE_MODS, mask=MASKS, normalizer=NORMALIZERS)
 
 
 @pytest.mark.parametrize("implementation", [DENSE, STREAMING], ids=str)
@@ -114,10 +109,8 @@ def test_functions_of_arrays(name):
 RNG = np.random.default_rng(3)
 QUERY, KEY, VALUE = RNG.normal(size=(13, 2)), RNG.normal(size=(13, 2)), RNG.normal(size=(13, 3))
 ROWS = RNG.permutation(13)  # shapes are all alike: operations of one function serve the others
-OPTIONS = {
-    "constants": {},
-    "lines": {"degree": 1},
-    "compact": {"score": Kernel(kernels.biweight, 0.3)},
+OPTIONS = {  # two that do not meet go together
+    "lines, compact": {"degree": 1, "score": Kernel(kernels.biweight, 0.3)},
     "entmax": {"normalizer": Entmax(1.5)},
     "sink": {"normalizer": Softmax(0.3), "outside": "mean"},
 }

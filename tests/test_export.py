@@ -29,7 +29,8 @@ from attn_jax.attention import choose
 from attn_jax.nn import LanguageModel, NadarayaWatson, TransformerSeq2Seq
 from tests.tolerance import TOLERANCE, assert_trees_close
 
-SIZES = [{"b": 2, "q": 3, "k": 5}, {"b": 1, "q": 1, "k": 1}, {"b": 3, "q": 7, "k": 2}]
+# each axis of length one and longer; more keys than queries, and fewer
+SIZES = [{"b": 1, "q": 1, "k": 5}, {"b": 3, "q": 7, "k": 1}]
 
 
 def toy(token, state):

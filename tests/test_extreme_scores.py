@@ -46,9 +46,15 @@ CASES = {
 }
 
 
-EVERYWHERE = [("one feature and a bias", normalizer) for normalizer in NORMALIZERS]
-EVERYWHERE += [(case, Softmax()) for case in CASES if case != "one feature and a bias"]
-EVERYWHERE += [("kernel", Entmax(1.3)), ("kernel", Entmax(3.0)), ("products", Sparsemax())]
+# each case under a softmax, with a sink or without, and each normalizer under some case
+EVERYWHERE = [(case, Softmax()) for case in CASES if case != "one feature and distances"]
+EVERYWHERE += [
+    ("one feature and distances", Softmax(sink=-1.0)),
+    ("one feature and a bias", Entmax(1.5)),
+    ("one feature and a bias", Entmax(3.0)),
+    ("kernel", Entmax(1.3)),
+    ("products", Sparsemax()),
+]
 
 
 def arrays(size, q, k, d, seed):

@@ -26,7 +26,7 @@ FLOORS = {
             "cudnn",
             "streaming attention",
             "heads",
-            "drop_in decoding training metrics plots testing regression text",
+            "drop_in multi_head decoding training metrics plots testing regression text",
             "nn",
         ]
     )

@@ -303,7 +303,7 @@ def test_rows_and_shifts_of_any_size():
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize("rows", [[0.5], [-1], [[1]]])
+@pytest.mark.parametrize("rows", [[0.5], [-1], [[[[1]]]]])
 def test_rows_are_indices(rows):
     with pytest.raises(ValueError, match=r"^rows must "):
         attn_jax.masks.Rows(attn_jax.Causal(), np.array(rows))

@@ -154,7 +154,7 @@ def test_a_float32_bias_beside_half_scores_keeps_its_gradient(dtype):
         (lambda: RelativeBias(jnp.ones(1)), r"table.*\D1,?\D"),
         (lambda: RelativeBias(jnp.ones(3)), r"table.*\D3,?\D"),
         (lambda: RelativeBias(jnp.ones(1), bidirectional=False), r"table.*\D1,?\D"),
-        (lambda: RelativeBias(jnp.ones((8, 2))), r"table.*\D8, 2\D"),
+        (lambda: RelativeBias(jnp.ones((8, 2))), r"table.*\D2\D"),  # eight heads' tables
         (lambda: RelativeBias(jnp.ones(32), max_distance=0), r"max_distance.*0"),
         (lambda: RelativeBias(jnp.ones(32), max_distance=8), r"max_distance.*8"),
         (lambda: RelativeBias(jnp.ones(8), max_distance=2**31), r"max_distance.*2147483648"),

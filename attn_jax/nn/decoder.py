@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from attn_jax.checks import require
 from attn_jax.dropout import drop_units
 from attn_jax.matmul import affine
-from attn_jax.meshes import gathered
+from attn_jax.meshes import gathered, repeated
 from attn_jax.nn.arguments import (
     fold,
     next_tokens_of,
@@ -28,6 +28,7 @@ from attn_jax.nn.arguments import (
     tokens_of,
 )
 from attn_jax.nn.attention import Attention
+from attn_jax.nn.copying import Copying, known
 from attn_jax.nn.encoders import Encoded
 from attn_jax.nn.history import Attended, History
 from attn_jax.nn.memory import Memory
@@ -78,6 +79,8 @@ class Decoder(nnx.Module):
         al. 2015, section 4.2.1).
       location, location_width, coverage, window: what attention knows of its own past weights, as
         for `History`.
+      copy: whether tokens of the source may be copied (`copying.Copying`): logits are then log p of
+        v + m tokens, m being the length of the padded source, of the same vocabulary.
       input_feeding: whether the last readout is an input; in Luong's order only.
       tied: whether logits compare the readout with the tokens' embeddings (Press & Wolf 2017).
       dropout: rate on embeddings, between layers (one mask for all times) and on the readout.
@@ -110,6 +113,7 @@ class Decoder(nnx.Module):
         location_width: int = 15,
         coverage: bool = False,
         window: tuple[int, int] | None = None,
+        copy: bool = False,
         input_feeding: bool = True,
         tied: bool = False,
         dropout: float = 0.0,
@@ -132,11 +136,13 @@ class Decoder(nnx.Module):
             readout=readout,
             attention_features=attention_features,
         )
-        require_flags(learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied, gate=gate)
+        require_flags(
+            learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied, gate=gate, copy=copy
+        )
         require_rngs(rngs)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
         past = {"location": location, "coverage": coverage, "window": window}
-        given = past | {"gate": gate}
+        given = past | {"gate": gate, "copy": copy}
         if attention is None:
             rule = "be left out without attention"
             require(not learn_alpha, "learn_alpha", rule, learn_alpha)
@@ -182,6 +188,7 @@ class Decoder(nnx.Module):
         width = features + context + (embedding if attends_first else 0)
         self.readout = nnx.Linear(width, readout, param_dtype=float, rngs=rngs)
         self.output_bias = nnx.Param(jnp.zeros(vocabulary))
+        self.copying = Copying(readout, rngs=rngs) if copy else nnx.data(None)
         self.output_kernel = nnx.data(None)
         if not tied:
             self.output_kernel = nnx.Param(glorot(rngs.params(), (readout, vocabulary), float))
@@ -189,7 +196,7 @@ class Decoder(nnx.Module):
     def project_memory(self, encoded: Encoded) -> Memory:
         """The memory for all steps: its keys are projected once."""
         keys = None if self.attention is None else self.attention.keys(encoded.memory)
-        return Memory(keys, encoded.memory, encoded.length, encoded.summary)
+        return Memory(keys, *encoded)
 
     def start(self, encoded: Encoded) -> DecoderState:
         """The state before the first step."""
@@ -211,21 +218,43 @@ class Decoder(nnx.Module):
 
         There may be several hypotheses for each source, n = b · hypotheses: they share its memory.
         """
-        token, sources = next_tokens_of(token, self.embedding.shape[0]), memory.values.shape[0]
+        sources = memory.values.shape[0]
+        token = next_tokens_of(token, self.tokens(memory.values.shape[1]))
         shared = token.shape[0] % max(sources, 1) == 0
         require(shared, "token", f"be as many for each of the {sources} sources", token)
         embedded = self._embed(token)
         state, outputs, query = self._advance(self._project(embedded), state, memory)
         readout = outputs if self.feeds else self._read(*outputs, embedded)
-        if state.attended is not None:
-            return self._logits(readout), state, state.attended.last
-        return self._logits(readout), state, memory.weights(self.attention, query)
+        if state.attended is None:
+            weights = memory.weights(self.attention, query)
+        else:
+            weights = state.attended.last
+        logits = self._logits(readout)
+        if self.copying is not None:
+            source = repeated(memory.tokens, len(token) // max(sources, 1))
+            logits = self.copying(readout, logits, weights, source)
+        return logits, state, weights
 
     def __call__(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Float[Array, "b t v"]:
         """Logits of each next token, given the tokens before it (teacher forcing)."""
-        return jnp.swapaxes(self._logits(self.over_times(tokens, encoded, rng=rng).readout), 0, 1)
+        times = self.over_times(tokens, encoded, rng=rng)
+        if self.copying is not None:
+            return self.mixture(times, encoded)
+        return jnp.swapaxes(self._logits(times.readout), 0, 1)
+
+    def mixture(self, times: Times, encoded: Encoded) -> Float[Array, "b t w"]:
+        """log p of the vocabulary's tokens and those of the source, at all times."""
+        readout, weights = jnp.swapaxes(times.readout, 0, 1), self.weights_of(times, encoded)
+        b, t, m = weights.shape
+        source = jnp.broadcast_to(encoded.tokens[:, None], (b, t, m))
+        assert self.copying is not None
+        return jax.vmap(self.copying)(readout, self._logits(readout), weights, source)
+
+    def tokens(self, source_length: int) -> int:
+        """How many tokens a target may hold: those of the vocabulary, and those to be copied."""
+        return self.embedding.shape[0] + (0 if self.copying is None else source_length)
 
     def weights(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded
@@ -246,7 +275,8 @@ class Decoder(nnx.Module):
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
     ) -> Times:
         """All target times, teacher forcing: one scan."""
-        tokens, examples = tokens_of("tokens", tokens, self.embedding.shape[0]), len(encoded.length)
+        most, examples = self.tokens(encoded.memory.shape[1]), len(encoded.length)
+        tokens = tokens_of("tokens", tokens, most)
         rule = f"be of {examples} examples, as the memory"
         require(tokens.shape[0] == examples, "tokens", rule, tokens)
         memory = self.project_memory(encoded)
@@ -264,6 +294,8 @@ class Decoder(nnx.Module):
         return Times(drop_units(readout, self.dropout, fold(rng, 1)), queries, weights)
 
     def _embed(self, tokens: Int[ArrayLike, "*n"]) -> Float[Array, "*n d"]:
+        if self.copying is not None:
+            tokens = known(tokens, self.embedding.shape[0])
         return gathered(self.embedding[...], tokens)
 
     def _project(self, embedded: Float[Array, "*n d"]) -> Float[Array, "*n g"]:

@@ -34,6 +34,7 @@ class Encoded(NamedTuple):
     memory: Float[Array, "b s e"]  # zero on padding
     length: Int[Array, " b"]
     summary: Float[Array, "b c"]  # one vector for the whole
+    tokens: Int[Array, "b s"] | None = None  # of the source, where they may be copied
 
 
 def averaged(outputs: Float[Array, "b s e"], length: Int[Array, " b"]) -> Encoded:

@@ -20,6 +20,7 @@ class Memory(NamedTuple):
     values: Float[Array, "b s e"]
     length: Int[Array, " b"]
     summary: Float[Array, "b c"]
+    tokens: Int[Array, "b s"] | None = None  # of the source, where they may be copied
 
     def context(
         self, attention: Attention | None, query: Float[Array, "n h"]

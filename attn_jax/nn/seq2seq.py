@@ -4,6 +4,7 @@ import math
 from functools import partial
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, Shaped
 
@@ -21,6 +22,7 @@ from attn_jax.nn.arguments import (
     targets_of,
     tokens_of,
 )
+from attn_jax.nn.copying import known
 from attn_jax.nn.decoder import Decoder, DecoderState, Times, normal
 from attn_jax.nn.encoders import Encoded, memory_length
 from attn_jax.recurrence import real_times
@@ -66,6 +68,14 @@ class Seq2Seq(nnx.Module):
         self.embedding = nnx.data(None)
         if vocabulary is not None:
             self.embedding = nnx.Param(normal(rngs, vocabulary, embedding))
+        if decoder.copying is not None:
+            same = vocabulary == decoder.embedding.shape[0]
+            rule = f"be the decoder's, {decoder.embedding.shape[0]}, where it copies"
+            require(same, "vocabulary", rule, vocabulary)
+            even = memory_length(encoder, 2) == 2
+            require(
+                even, "encoder", "have a position for each token, where these are copied", encoder
+            )
         self.encoder, self.decoder = encoder, decoder
 
     def encode(
@@ -80,10 +90,15 @@ class Seq2Seq(nnx.Module):
             source = jnp.asarray(source)
             length = lengths_of("length", length, *source.shape[:2])
             return self.encoder(source, length, rng=fold(rng, 1))
-        source = tokens_of("source", source, self.embedding.shape[0])
+        vocabulary, copies = self.embedding.shape[0], self.decoder.copying is not None
+        most = vocabulary + copies * np.shape(source)[-1]
+        tokens = source = tokens_of("source", source, most)
         length = lengths_of("length", length, *source.shape)
+        if copies:
+            source = known(source, vocabulary)
         embedded = drop_units(gathered(self.embedding[...], source), self.dropout, fold(rng, 0))
-        return self.encoder(embedded, length, rng=fold(rng, 1))
+        encoded = self.encoder(embedded, length, rng=fold(rng, 1))
+        return encoded._replace(tokens=tokens) if copies else encoded
 
     def __call__(
         self,
@@ -116,12 +131,19 @@ class Seq2Seq(nnx.Module):
           coverage: factor of `metrics.coverage` for each target token.
           rng: for dropout; None: none is.
         """
-        before, target, real = targets_of(batch, start, self.decoder.embedding.shape[0])
+        most = self.decoder.tokens(np.shape(batch["source"])[1])
+        before, target, real = targets_of(batch, start, most)
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
         times = self.decoder.over_times(before, encoded, rng=fold(rng, 2))
         how = {"where": real.T, "label_smoothing": label_smoothing}
-        layer = self.decoder.output_layer()
-        loss, numbers = metrics.linear_cross_entropy(times.readout, *layer, target.T, **how)
+        if self.decoder.copying is None:
+            layer = self.decoder.output_layer()
+            loss, numbers = metrics.linear_cross_entropy(times.readout, *layer, target.T, **how)
+        else:
+            require(not label_smoothing, "label_smoothing", "be 0 with copying", label_smoothing)
+            log_p = self.decoder.mixture(times, encoded)
+            loss, numbers = metrics.mean_cross_entropy(log_p, target, where=real)
+            numbers |= {"accuracy": metrics.token_accuracy(log_p, target, where=real)}
         factors = {"doubly_stochastic": doubly_stochastic, "coverage": coverage}
         if any(factors.values()):
             loss = loss + self._penalty(times, encoded, real, factors) / jnp.maximum(

@@ -7,6 +7,7 @@
     PairBatches: endless batches to train on     batches.py, one shape each buckets.py
     padded_batches, in_order: each row once      padding.py, the choice of shapes shapes.py
     padded_search, Hypothesis: targets found     search.py
+    encode_copyable, decode_copied: what a vocabulary lacks, copied   copying.py
 
 Input is not lost silently:
 
@@ -20,6 +21,7 @@ Input is not lost silently:
 """
 
 from attn_jax.text.batches import PairBatches
+from attn_jax.text.copying import Copyable, decode_copied, encode_copyable
 from attn_jax.text.files import read_text
 from attn_jax.text.padding import Padded, in_order, padded_batches
 from attn_jax.text.parallel import read_lines, read_parallel
@@ -33,10 +35,13 @@ __all__ = [
     "PAD",
     "START",
     "UNKNOWN",
+    "Copyable",
     "Hypothesis",
     "Padded",
     "PairBatches",
     "Vocabulary",
+    "decode_copied",
+    "encode_copyable",
     "in_order",
     "padded_batches",
     "padded_search",

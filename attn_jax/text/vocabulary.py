@@ -121,11 +121,11 @@ class Vocabulary:
         """The line up to the first END, without special tokens; ⁇ where a token is unknown."""
         known = self._checked(ids)
         known = known[: known.index(END)] if END in known else known
-        return tokenization.join(self.kind, [*filter(None, map(self._written, known))])
+        return tokenization.join(self.kind, [*filter(None, map(self.written, known))])
 
     def tokens(self, line: str) -> list[str]:
         """The readable pieces of a line, one for each id; unknown ones as they are written."""
-        return [tokenization.readable(self.kind, piece) for piece in self._pieces(line)]
+        return [tokenization.readable(self.kind, piece) for piece in self.pieces(line)]
 
     def words(self, line: str) -> list[int]:
         """The word of a line, parted by white space, that each of its ids stands in.
@@ -133,11 +133,11 @@ class Vocabulary:
         >>> Vocabulary.train(["a cat"], kind="character").words("a cat")
         [0, 1, 1, 1, 1]
         """
-        return tokenization.words(self.kind, self._pieces(line))
+        return tokenization.words(self.kind, self.pieces(line))
 
     def words_of(self, ids: Sequence[int] | Integer[ArrayLike, " t"]) -> list[int]:
         """The word of `decode(ids)` that each id stands in; there is no END among them."""
-        return tokenization.words(self.kind, map(self._written, self._checked(ids)))
+        return tokenization.words(self.kind, map(self.written, self._checked(ids)))
 
     def normal(self, line: str) -> str:
         """A line in the vocabulary's form, in which what it decodes compares with any text.
@@ -151,7 +151,7 @@ class Vocabulary:
     def _form(self) -> Any:
         return tokenization.form(self.normalization, lowercase=self.lowercase)
 
-    def _pieces(self, line: str) -> list[str]:
+    def pieces(self, line: str) -> list[str]:
         """What each id of a line stands for, with the marks of the kind."""
         if self.kind != "bpe":
             return tokenization.pieces(self._tokenizer, line)
@@ -159,7 +159,7 @@ class Vocabulary:
         places = zip(encoded.ids, encoded.offsets, strict=True)
         return [line[slice(*at)] if i == UNKNOWN else self._all[i] for i, at in places]
 
-    def _written(self, number: int) -> str:
+    def written(self, number: int) -> str:
         """What `decode` writes for an id: nothing for a special token."""
         if number == UNKNOWN:
             return tokenization.UNREADABLE

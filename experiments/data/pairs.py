@@ -17,6 +17,15 @@ class Pairs(NamedTuple):
         """Return lines as ids of these vocabularies."""
         return Pairs(source.encode_batch(self.source), target.encode_batch(self.target))
 
+    def copyable(self, vocabulary: Any) -> "Pairs":
+        """Return lines as ids that may be copied (`text.encode_copyable`)."""
+        from attn_jax import text
+
+        sources = [text.encode_copyable(vocabulary, line) for line in self.source]
+        both = zip(self.target, sources, strict=True)
+        targets = [text.encode_copyable(vocabulary, line, each.unknown) for line, each in both]
+        return Pairs([each.ids for each in sources], [each.ids for each in targets])
+
 
 NOTHING = Pairs([], [])
 

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import tyro
@@ -80,6 +80,8 @@ class TextPairs(EvaluationFiles):
     """Pairs with a longer side, in tokens, are left out of training."""
     smoke: tyro.conf.Suppress[bool] = False
 
+    shared: ClassVar[bool] = False  # whether both sides have one vocabulary
+
     def __post_init__(self):
         super().__post_init__()
         if self.vocabulary is not None and self.vocabulary <= SPECIALS:
@@ -131,8 +133,10 @@ class Corpus:
 
         how = {name: getattr(options, name) for name in ("min_frequency", "lowercase")}
         how |= {"kind": options.tokens, "size": options.vocabulary}
+        sides = [[*self.train.source, *self.train.target]] if options.shared else self.train
         with as_user_errors(ValueError):
-            return tuple(text.Vocabulary.train(lines, **how) for lines in self.train)
+            made = [text.Vocabulary.train(lines, **how) for lines in sides]
+        return made[0], made[-1]
 
 
 def load(options: TextPairs) -> Corpus:

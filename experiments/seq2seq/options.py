@@ -10,7 +10,13 @@ from experiments.harness.options import NonNegative, Options, Positive, Rate, Sh
 
 ScoreName = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot", "none"]
 NormalizerName = Literal["softmax", "sparsemax", "entmax15", "entmax", "sigmoid"]
-HISTORY = ("gate", "location", "coverage", "window")  # of ModelOptions, where there is attention
+HISTORY = (
+    "gate",
+    "location",
+    "coverage",
+    "window",
+    "copy",
+)  # of ModelOptions, where there is attention
 ATTENDS = "needs --model recurrent and a --score other than none"
 BleuTokenize = Literal["13a", "intl", "char", "zh", "none"]
 
@@ -26,6 +32,7 @@ class ModelOptions(Options):
     location: ClassVar[int] = 0
     coverage: ClassVar[bool] = False
     window: ClassVar[tuple[int, int] | None] = None
+    copy: ClassVar[bool] = False
 
     model: Literal["recurrent", "transformer"] = "recurrent"
     """Recurrent layers with attention, or a Transformer: scaled dots, `features` wide; it takes

@@ -72,12 +72,14 @@ def sizes(source: text.Vocabulary | None, target: text.Vocabulary) -> tuple[int 
     return None if source is None else len(source), len(target)
 
 
-def load_twin(loaded: Saved, *, average: int = 1) -> nnx.Module | None:
-    """Return the model without attention, None where none was trained."""
+def load_twin(
+    loaded: Saved, *, average: int = 1, options: ModelOptions | None = None
+) -> nnx.Module | None:
+    """Return the model beside it, None where none was trained: that without attention."""
     directory, both = loaded.directory / TWIN, sizes(*loaded.vocabularies)
     if not (directory / "checkpoints").is_dir():
         return None
-    twin = models.twin(loaded.model_options, *both)
+    twin = options or models.twin(loaded.model_options, *both)
     return _restored(twin, directory, both, average)
 
 

@@ -75,8 +75,22 @@ def text_task(corpus: TextPairs, options: UpdateOptions) -> tuple[Corpus, Task]:
     for note in loaded.notes:
         print(note)
     both = loaded.vocabularies(corpus)
-    pairs, dev = (each.encoded(*both) for each in (loaded.train, loaded.dev))
-    return loaded, Task(*both, batches(pairs, options, max_length=corpus.max_length), dev)
+    return loaded, task_of(loaded, corpus, options, both)
+
+
+def task_of(
+    loaded: Corpus,
+    corpus: TextPairs,
+    options: UpdateOptions,
+    both: tuple[Any, Any],
+    *,
+    copy: bool = False,
+) -> Task:
+    """Return what a model is trained on of pairs of lines; with `copy` one that copies."""
+    parts = loaded.train, loaded.dev
+    encoded = (each.copyable(both[0]) if copy else each.encoded(*both) for each in parts)
+    pairs, dev = encoded
+    return Task(*both, batches(pairs, options, max_length=corpus.max_length), dev)
 
 
 def facts(batches: text.PairBatches) -> dict[str, Any]:

@@ -64,8 +64,13 @@ class Translator:
         """The longest source that the options allow and that all models have positions for."""
         return min(self.options.max_source, *(each.most_positions for each in self.models))
 
-    def __call__(self, sources: Sequence[Any]) -> list[list[Translation]]:
-        """Return the n best translations of each encoded source."""
+    def __call__(
+        self, sources: Sequence[Any], unknown: Sequence[Sequence[str]] | None = None
+    ) -> list[list[Translation]]:
+        """Return the n best translations of each encoded source.
+
+        `unknown` are the pieces that each source's ids beyond the vocabulary stand for.
+        """
         states = [nnx.split(model)[1] for model in self.models]
 
         def search(source, length):
@@ -73,12 +78,16 @@ class Translator:
 
         memory_length = self.models[0].memory_length
         found = text.padded_search(search, sources, memory_length=memory_length, **self.batches)
+        pieces = [[]] * len(sources) if unknown is None else unknown
         return [
-            [Translation(self.target.decode(each.ids), *each) for each in hypotheses]
+            [Translation(self._written(each.ids, lacking), *each) for each in hypotheses]
             if len(source)
             else [NOTHING]
-            for source, hypotheses in zip(sources, found, strict=True)
+            for source, hypotheses, lacking in zip(sources, found, pieces, strict=True)
         ]
+
+    def _written(self, ids: Sequence[int], unknown: Sequence[str]) -> str:
+        return text.decode_copied(self.target, ids, unknown)
 
     def stream(
         self, chunks: Iterable[Sequence[str]], encode: Callable[[Sequence[str]], Sequence[Any]]
