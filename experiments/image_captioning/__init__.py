@@ -8,7 +8,7 @@
 Without files of your own the pictures are scenes of two to four of 76 kinds of OpenMoji's (31 MB,
 downloaded once), and test scenes have pairs of kinds that no training scene has.
 
-Expected on two cores, in about 7 minutes and 5 for the twin: 344,632 parameters and 2,400 steps get
+Expected on two cores, in about 8 minutes and 5 for the twin: 344,632 parameters and 2,400 steps get
 91.6 % of 500 captions exactly right (one seed; the twin 0.2 %). While a name is written the largest
 weight is in its box 99.7 % of the time, and 96 % of the weight is; 8.5 % of the picture is the box.
 """
