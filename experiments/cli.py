@@ -54,6 +54,10 @@ EXPERIMENTS = (
         "Write down speech with attention: audio against characters, on your own recordings too.",
     ),
     Experiment(
+        "image-captioning",
+        "Describe pictures with attention: which region each word looks at, and whether it should.",
+    ),
+    Experiment(
         "summarization",
         "Say in a line what a text says, with attention that copies words; on your own texts.",
     ),

@@ -7,6 +7,7 @@ from attn_jax.nn.decoder import Decoder, DecoderState
 from attn_jax.nn.embedding import Embedding
 from attn_jax.nn.encoders import ConvolutionalEncoder, Encoded, RecurrentEncoder
 from attn_jax.nn.history import Attended, History
+from attn_jax.nn.image_encoder import ImageEncoder
 from attn_jax.nn.kernel_regression import NadarayaWatson
 from attn_jax.nn.language_model import LanguageModel
 from attn_jax.nn.memory import Memory

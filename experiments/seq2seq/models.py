@@ -22,6 +22,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "pyramid": lambda options, **shared: nn.PyramidEncoder(
         MELS, options.features, layers=options.layers, cell=options.cell, **shared
     ),
+    "image": lambda options, **shared: nn.ImageEncoder(options.size, options.stages, **shared),
 }
 
 

@@ -146,14 +146,13 @@ def fit(
     print(f"{models.described(model, *task.sizes)}, {options.steps:,} steps")
     dev_loss = task.dev and dev_losses(task.dev, options)
 
-    def loss(model, batch, rng):
-        how = {"label_smoothing": options.label_smoothing, "rng": rng}
-        penalties = {
-            "doubly_stochastic": options.doubly_stochastic,
-            "coverage": options.coverage_loss,
-        }
+    how = {"label_smoothing": options.label_smoothing}
+    penalties = {"doubly_stochastic": options.doubly_stochastic, "coverage": options.coverage_loss}
+    if model.recurrent_attention:  # a twin has no weights
         how |= {name: factor for name, factor in penalties.items() if factor}
-        return model.loss(batch, start=text.START, **how)
+
+    def loss(model, batch, rng):
+        return model.loss(batch, start=text.START, rng=rng, **how)
 
     def evaluated(model):
         return dev_loss(model) | (evaluate(model) if evaluate is not None else {})

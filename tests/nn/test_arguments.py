@@ -19,6 +19,7 @@ from attn_jax.nn import (
     Decoder,
     Embedding,
     FeedForward,
+    ImageEncoder,
     LanguageModel,
     MultiHeadAttention,
     NadarayaWatson,
@@ -316,6 +317,7 @@ def every_module(size, **options):
         Embedding: ((six, four), {"positions": "learned", "longest": size(5)}),
         FeedForward: ((four, six), {"activation": "swiglu", "bias": True}),
         GRU: ((four, two), {}),
+        ImageEncoder: ((four, (two, six)), {"channels": two, "patch": size(3)}),
         LSTM: ((four, two), {}),
         LanguageModel: ((six, four, two, two), blocks | {"longest": size(5)}),
         MultiHeadAttention: (
