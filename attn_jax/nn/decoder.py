@@ -136,9 +136,8 @@ class Decoder(nnx.Module):
             readout=readout,
             attention_features=attention_features,
         )
-        require_flags(
-            learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied, gate=gate, copy=copy
-        )
+        require_flags(learn_alpha=learn_alpha, input_feeding=input_feeding, tied=tied)
+        require_flags(gate=gate, coverage=coverage, copy=copy)
         require_rngs(rngs)
         require(not tied or readout == embedding, "readout", "be the embedding where tied", readout)
         past = {"location": location, "coverage": coverage, "window": window}

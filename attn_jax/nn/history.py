@@ -65,6 +65,7 @@ class History(nnx.Module):
     ):
         require_count(location, "location")
         features, location_width = sizes_of(features=features, location_width=location_width)
+        location = int(location)
         require(location_width % 2 == 1, "location_width", "be odd", location_width)
         require_flags(coverage=coverage)
         require_rngs(rngs)
