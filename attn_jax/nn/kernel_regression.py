@@ -60,6 +60,8 @@ class NadarayaWatson(nnx.Module):
         degree: int = 0,
     ):
         bandwidth = jnp.asarray(bandwidth, float)
+        rule = "be one number or one for each feature"
+        require(bandwidth.ndim <= 1, "bandwidth", rule, bandwidth)
         Kernel(kernel, bandwidth)  # refuses what is not a kernel or a bandwidth
         require_slots(normalizer=normalizer)
         require_flags(learn_bandwidth=learn_bandwidth, learn_alpha=learn_alpha)
