@@ -8,6 +8,7 @@ Where it is known what a step has to look at, weights can be right or wrong:
 
     dates       the characters of the year, the month, the day, while its digits are written
     greek       the Greek words that people linked to an English one
+    captions    the box of a thing in a scene, while its name is written
     speech      the time of a word, ± 50 ms, while its letters are written
     digits      the same of people's voices, from a folder of recordings
 
@@ -26,7 +27,7 @@ from experiments.harness.errors import UserError
 from experiments.harness.options import Options, Positive
 from experiments.seq2seq.options import NormalizerName
 
-TaskName = Literal["dates", "greek", "speech", "digits"]
+TaskName = Literal["dates", "greek", "captions", "speech", "digits"]
 Score = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot"]
 
 
@@ -34,7 +35,7 @@ Score = Literal["additive", "bilinear", "cosine", "dot", "scaled_dot"]
 class Grid(Options):
     """What is compared."""
 
-    tasks: tuple[TaskName, ...] = ("dates", "greek", "speech")
+    tasks: tuple[TaskName, ...] = ("dates", "greek", "captions", "speech")
     """The tasks."""
     scores: tuple[Score, ...] = ("additive", "scaled_dot")
     """How queries and keys are compared."""

@@ -1,5 +1,6 @@
 """The tasks: data, budget, score, and for each step of a test target what it should look at."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -13,6 +14,12 @@ from experiments.attention_truth import Grid, TaskName
 from experiments.data import bible_alignments, dates
 from experiments.data.dates import DateOptions
 from experiments.data.pairs import Pairs
+from experiments.image_captioning import FIT as CAPTION_FIT
+from experiments.image_captioning import MODEL as CAPTIONS
+from experiments.image_captioning import SEARCH as CAPTION_SEARCH
+from experiments.image_captioning import Pictures
+from experiments.image_captioning import data as pictures
+from experiments.image_captioning import report as captions
 from experiments.seq2seq import alignments
 from experiments.seq2seq import train as engine
 from experiments.seq2seq.options import FitOptions, ModelOptions, SearchOptions
@@ -146,6 +153,23 @@ def word_regions(
     return table[rows[:, None], columns[None]]
 
 
+def of_captions(grid: Grid, *, small: bool) -> Truth:
+    """Scenes: the box of the thing whose name is written."""
+    options = Pictures(scenes=4000, data_dir=grid.data_dir)
+    fit = dataclasses.replace(CAPTION_FIT, steps=800, warmup=100)
+    parts, task = captions.prepare(options.tiny() if small else options, fit)
+    test = pictures.encoded(pictures.first(parts.test), task.target)
+
+    def gold(model: Any) -> Gold:
+        cells = model.memory_length(test.source[0].shape[0])
+        return pictures.gold(parts.test, task.target, cells)
+
+    def score(found: list[Translation]) -> float:
+        return 100 * captions.scores(found, parts.test)["exact_match"]
+
+    return Truth("exact captions, %", task, CAPTIONS, fit, CAPTION_SEARCH, test, gold, score)
+
+
 def of_speech(grid: Grid, *, small: bool) -> Truth:
     """Speech of espeak-ng: the time of the word whose letter is written."""
     return of_sounds(sound.load(Sound(data_dir=grid.data_dir, smoke=small)), small=small)
@@ -177,6 +201,7 @@ def of_sounds(sounds: sound.Sounds, *, small: bool) -> Truth:
 TASKS: dict[TaskName, Callable[..., Truth]] = {
     "dates": of_dates,
     "greek": of_greek,
+    "captions": of_captions,
     "speech": of_speech,
     "digits": of_digits,
 }

@@ -1,7 +1,7 @@
 """Sentences said by many voices of espeak-ng, with the time of each word; made once, then cached.
 
 Half of the sentences are random words of a list of 1,000, the most frequent ones of Python's own
-help, a third is made by a small grammar about what animals would do, the others are both. Voices
+help; a small grammar about what animals would do makes a third, and what is left is both. Voices
 and sentences of the test are in no other part.
 """
 
@@ -24,42 +24,29 @@ from experiments.data.speech_features import HOP, RATE, SECONDS, log_mel, resamp
 from experiments.harness.files import write_with
 
 WOODCHUCK = "how much would a woodchuck chuck if a woodchuck could chuck wood"
-VOICES = ("m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "Andy", "Alicia", "steph")
+VARIANTS = """
+Alex Alicia Andrea Andy Annie Denis Diogo Gene Gene2 Henrique Hugo Jacky Lee Marco Mario Michael
+Mike Nguyen adam anika antonio aunty belinda boris caleb david ed f1 f2 f3 f5 grandma grandpa
+gustave ian iven john linda m1 m2 m3 m5 m7 m8 marcelo max michel miguel norbert pablo paul pedro
+quincy rob sandro shelby steph travis victor
+"""  # of espeak-ng's folder voices/!v
+VOICES = tuple(VARIANTS.split())
 TEST_VOICES = ("m4", "m6", "f4", "edward")
-ANIMALS = [
-    "woodchuck",
-    "beaver",
-    "rabbit",
-    "badger",
-    "squirrel",
-    "raven",
-    "otter",
-    "monkey",
-    "donkey",
-    "hedgehog",
-]
-DEEDS = ["chuck", "carry", "count", "gather", "stack", "polish", "hide", "trade", "paint", "juggle"]
-THINGS = [
-    "wood",
-    "bread",
-    "honey",
-    "paper",
-    "water",
-    "gravel",
-    "candy",
-    "metal",
-    "cotton",
-    "pepper",
-]
+LISTS = {
+    "animal": "woodchuck beaver rabbit badger squirrel raven otter monkey donkey hedgehog",
+    "deed": "chuck carry count gather stack polish hide trade paint juggle",
+    "thing": "wood bread honey paper water gravel candy metal cotton pepper",
+}
 FORMS = (
-    "how much {thing} would a {animal} {deed}",
+    "how much would a {animal} {deed}",
     "if a {animal} could {deed} {thing}",
+    "how much {thing} would a {animal} {deed}",
     "a {animal} would {deed} {thing}",
     "the {animal} could {deed} much {thing}",
     "how would the {animal} {deed} it",
 )
 WORDS = 1000
-COUNTS = {"training": 8000, "dev": 200, "test": 400}
+COUNTS = {"training": 12000, "dev": 200, "test": 400}
 BATCH = 100  # sentences that a process makes at a time
 
 
@@ -88,23 +75,20 @@ def vocabulary() -> list[str]:
 
 
 def sentence(rng: np.random.Generator, words: list[str]) -> str:
-    """Return a random sentence of at most 9 words."""
-    kind = rng.random()
-    made = []
-    if kind < 0.5:
-        made = (
-            FORMS[rng.integers(len(FORMS))]
-            .format(
-                animal=ANIMALS[rng.integers(len(ANIMALS))],
-                deed=DEEDS[rng.integers(len(DEEDS))],
-                thing=THINGS[rng.integers(len(THINGS))],
-            )
-            .split()
-        )
-    if kind > 0.33:
-        count = int(rng.integers(1, 3 if made else 6))
-        made = [*made, *(words[place] for place in rng.integers(len(words), size=count))]
+    """Return a random sentence of at most 12 words."""
+    kind, made = rng.random(), []
+    if kind < 0.15:
+        made = [formed(rng, form) for form in FORMS[:2]]
+    elif kind < 0.5:
+        made = [formed(rng, FORMS[rng.integers(len(FORMS))])]
+    if kind > 0.35:
+        made += rng.choice(words, rng.integers(1, 3 if made else 7)).tolist()
     return " ".join(made)
+
+
+def formed(rng: np.random.Generator, form: str) -> str:
+    """Return a sentence of a form."""
+    return form.format(**{name: rng.choice(some.split()) for name, some in LISTS.items()})
 
 
 def jobs(part: str, count: int) -> list[Job]:
@@ -177,7 +161,7 @@ def _batched(some: list[Job]) -> list[list[Job]]:
 
 def load(data_dir: Path | None = None) -> dict[str, list[Utterance]]:
     """Return the parts, from the cache folder where they are there."""
-    settings = repr((COUNTS, VOICES, TEST_VOICES, FORMS, ANIMALS, DEEDS, THINGS, WORDS, HOP, RATE))
+    settings = repr(([jobs(*each) for each in COUNTS.items()], HOP, RATE))
     path = (data_dir or CACHE).expanduser() / f"speech-{zlib.crc32(settings.encode()):08x}.npz"
     if path.is_file():
         return read(path)

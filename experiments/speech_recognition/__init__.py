@@ -70,7 +70,7 @@ class ModelOptions(shared.ModelOptions):
 
     encoder: ClassVar[str] = "pyramid"
 
-    location: NonNegative[int] = 0
+    location: NonNegative[int] = 8
     """Filters over the last weights (Chorowski et al. 2015); 0: none."""
     window: tuple[int, int] | None = None
     """Positions of the memory (50 ms each) left and right of the last weights' median that may be

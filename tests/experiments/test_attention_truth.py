@@ -9,8 +9,9 @@ import pytest
 
 from attn_jax import text
 from experiments import cli
-from experiments.attention_truth import report, tasks
+from experiments.attention_truth import Grid, report, tasks
 from experiments.data import bible_alignments, dates
+from experiments.seq2seq import models
 from experiments.seq2seq.translator import Translation
 from experiments.speech_recognition import data as sound
 
@@ -132,3 +133,15 @@ def test_mistakes_are_one_line(options, told, tmp_path, capsys):
     assert cli.main(["attention-truth", *options, "--output-dir", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_names_in_a_caption_look_at_their_boxes():
+    truth = tasks.of_captions(Grid(), small=True)
+    model = models.build(truth.model, *truth.task.sizes)
+    gold = truth.gold(model)
+    assert [each.shape for each in gold] == [(len(ids), 256) for ids in truth.test.target]
+    named = [each.any(axis=1).sum() for each in gold]
+    assert all(2 <= count <= 12 for count in named)
+    texts = list(map(truth.task.target.decode, truth.test.target))
+    known = 100 * np.mean(["⁇" not in each for each in texts])  # words that the training has
+    assert truth.score([Translation(each, [], 0.0, True, None) for each in texts]) == known
