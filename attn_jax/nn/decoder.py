@@ -5,6 +5,7 @@ with different slots. Teacher forcing runs all target times in one scan; `step` 
 same, for `attn_jax.decoding`.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -37,6 +38,8 @@ from attn_jax.normalizers import Softmax
 from attn_jax.recurrence import over_time
 
 Order = Literal["attend_then_step", "step_then_attend"]
+# Numbers of a pair of sequences that the derivative keeps: more are computed again, step by step.
+MOST_KEPT = 2**22
 ORDERS = ("attend_then_step", "step_then_attend")
 
 
@@ -222,7 +225,9 @@ class Decoder(nnx.Module):
         shared = token.shape[0] % max(sources, 1) == 0
         require(shared, "token", f"be as many for each of the {sources} sources", token)
         embedded = self._embed(token)
-        state, outputs, query = self._advance(self._project(embedded), state, memory)
+        state, outputs, query = self._advance(
+            self._project(embedded), state, partial(self._attend, memory)
+        )
         readout = outputs if self.feeds else self._read(*outputs, embedded)
         if state.attended is None:
             weights = memory.weights(self.attention, query)
@@ -291,9 +296,13 @@ class Decoder(nnx.Module):
         memory = self.project_memory(encoded)
         embedded = drop_units(self._embed(tokens.T), self.dropout, fold(rng, 0))
         drop = self._masks(tokens.shape[0], rng)
+        attend = partial(self._attend, memory)
+        kept = 0 if memory.keys is None else tokens.shape[1] * math.prod(memory.keys.shape[1:])
+        if self.history is not None or kept >= MOST_KEPT:
+            attend = jax.checkpoint(attend, prevent_cse=False)
 
         def step(projected, state):
-            state, outputs, query = self._advance(projected, state, memory, drop)
+            state, outputs, query = self._advance(projected, state, attend, drop)
             weights = None if state.attended is None else state.attended.last
             return state, (outputs, query, weights)
 
@@ -314,14 +323,14 @@ class Decoder(nnx.Module):
         self,
         projected: Float[Array, "n g"],
         state: DecoderState,
-        memory: Memory,
+        attend: Callable[..., tuple[Array, Attended | None]],
         drop: Callable[[Array, int], Array] = lambda units, level: units,
     ) -> tuple[DecoderState, Any, Float[Array, "n h"]]:
         """The next state, what the readout is made of, or under input feeding is, the query."""
         query = self.layers[-1].hidden(state.cells[-1])
         fed, attended = state.feed, state.attended
         if self.order == "attend_then_step":
-            context, attended = self._attend(query, attended, memory)
+            context, attended = attend(query, attended)
             fed = context
         if fed is not None:
             projected = projected + fed @ self.feed_kernel[...]
@@ -334,24 +343,20 @@ class Decoder(nnx.Module):
             hidden = above if level == 0 else hidden + above
         if self.order == "step_then_attend":
             query = above
-            context, attended = self._attend(query, attended, memory)
+            context, attended = attend(query, attended)
         if not self.feeds:
             return DecoderState(tuple(cells), None, attended), (hidden, context), query
         readout = self._read(hidden, context, None)
         return DecoderState(tuple(cells), readout, attended), readout, query
 
     def _attend(
-        self, query: Float[Array, "n h"], attended: Attended | None, memory: Memory
+        self, memory: Memory, query: Float[Array, "n h"], attended: Attended | None
     ) -> tuple[Float[Array, "n e"], Attended | None]:
-        """The context, and the weights so far where attention knows them.
-
-        Keys of each step would be kept for its derivative: they are computed again there.
-        """
+        """The context, and the weights so far where attention knows them."""
         if attended is None:
             context = memory.context(self.attention, query)
         else:
-            attend = partial(memory.next, self.attention, self.history)
-            context, attended = jax.checkpoint(attend, prevent_cse=False)(query, attended)
+            context, attended = memory.next(self.attention, self.history, query, attended)
         if self.gate is not None:
             context = context * jax.nn.sigmoid(self.gate(query))
         return context, attended

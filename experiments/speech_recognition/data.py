@@ -17,6 +17,7 @@ from experiments.speech_recognition import Sound
 CLIP = re.compile(r"(?P<label>[^_]+)_(?P<speaker>[^_]+)_(?P<number>[^_]+)")
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 AUDIBLE = (".wav", ".flac", ".ogg")
+SPEED = 1.15  # the most by which clips to train on are faster or slower
 HELD_OUT = 10  # one clip, or one file, of so many is not trained on
 KNOWN, LEFT_OUT = "known speakers", "speakers left out"
 
@@ -90,22 +91,31 @@ def recordings(options: Sound) -> Sounds:
     if options.test_speakers:
         others = {name: clips[name] for name in options.test_speakers}
         tests[LEFT_OUT] = joined(others, 200, rng)
-    return Sounds(joined(rest, options.joined, rng), joined(held, 100, rng), tests)
+    training = joined(rest, options.joined, rng, speed=SPEED)
+    return Sounds(training, joined(held, 100, rng), tests)
 
 
 def joined(
-    clips: dict[str, list[tuple[str, np.ndarray]]], count: int, rng: np.random.Generator
+    clips: dict[str, list[tuple[str, np.ndarray]]],
+    count: int,
+    rng: np.random.Generator,
+    *,
+    speed: float = 1.0,
 ) -> list[Utterance]:
-    """Return utterances, each of one speaker's clips with gaps of up to 0.3 seconds."""
+    """Return utterances, each of one speaker's clips with gaps of up to 0.3 seconds.
+
+    With a speed above 1 each is played faster or slower by up to that factor, which changes the
+    voice as well (Ko et al. 2015, "Audio augmentation for speech recognition").
+    """
     speakers, made = sorted(clips), []
     for number in range(count):
         speaker = speakers[number % len(speakers)]
-        own = clips[speaker]
+        own, factor = clips[speaker], speed ** rng.uniform(-1, 1)
         samples, words, times, at = [], [], [], 0
         for place in rng.integers(len(own), size=int(rng.integers(3, 8))):
             gap = np.zeros(int(rng.uniform(0, 0.3) * RATE), np.float32)
             word, clip = own[place]
-            clip = clip * np.float32(rng.uniform(0.7, 1.4))
+            clip = played(clip, factor) * np.float32(rng.uniform(0.7, 1.4))
             samples += [gap, clip]
             times.append(((at + len(gap)) / RATE, (at + len(gap) + len(clip)) / RATE))
             words.append(word)
@@ -115,6 +125,16 @@ def joined(
         features = speech_features.log_mel(sound)
         made.append(Utterance(features, " ".join(words), np.array(times, np.float32), speaker))
     return made
+
+
+def played(samples: np.ndarray, factor: float) -> np.ndarray:
+    """Return samples played faster by a factor, interpolated.
+
+    >>> played(np.array([0.0, 1.0, 2.0, 3.0]), 2.0).tolist()
+    [0.0, 2.0]
+    """
+    places = np.arange(0, len(samples), factor)
+    return np.interp(places, np.arange(len(samples)), samples).astype(samples.dtype)
 
 
 def own(folder: Path, transcripts: Path) -> Sounds:

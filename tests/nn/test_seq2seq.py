@@ -191,12 +191,14 @@ def test_penalties_are_what_the_papers_say():
     assert_close(loss - plain, (0.7 * once + 0.3 * again) / numbers["tokens"])
 
 
-def test_the_past_needs_no_memory_of_keys_by_times():
-    """Keys of each step are computed again for its derivative: [t, s, a] is nowhere."""
-    seq2seq = model(attention_features=64, **PAST)
+@pytest.mark.parametrize("past", [False, True])
+def test_long_pairs_need_no_memory_of_keys_by_times(past, monkeypatch):
+    """Scores are computed again for the derivative: [t, s, a] is nowhere."""
+    monkeypatch.setattr("attn_jax.nn.decoder.MOST_KEPT", 64 * 64 * 16)
+    seq2seq = model(attention_features=64, **PAST if past else {"attention": "additive"})
     graphdef, state = nnx.split(seq2seq)
 
-    def size(times):
+    def compiled(times):
         batch = {
             "source": np.full((1, 64), 5),
             "source_length": np.array([64]),
@@ -204,9 +206,15 @@ def test_the_past_needs_no_memory_of_keys_by_times():
             "target_length": np.array([times]),
         }
         loss = jax.grad(lambda state: nnx.merge(graphdef, state).loss(batch, start=2)[0])
-        return jax.jit(loss).lower(state).compile().memory_analysis().temp_size_in_bytes
+        return jax.jit(loss).lower(state).compile()
 
-    assert (size(80) - size(16)) / (80 - 16) < 64 * 64 * 8 / 2
+    few, many = compiled(16), compiled(80)
+    sizes = [each.memory_analysis().temp_size_in_bytes for each in (few, many)]
+    assert (sizes[1] - sizes[0]) / (80 - 16) < 64 * 64 * 8 / 2
+    if not past:
+        monkeypatch.setattr("attn_jax.nn.decoder.MOST_KEPT", np.inf)
+        for got, kept in zip(*map(jax.tree.leaves, (few(state), compiled(16)(state))), strict=True):
+            assert_close(got, kept)
 
 
 def test_no_real_token_no_loss_no_gradient():
