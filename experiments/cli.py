@@ -85,6 +85,10 @@ EXPERIMENTS = (
         "benchmark",
         "How fast and how large implementations of attention are, each checked first.",
     ),
+    Experiment(
+        "compile",
+        "Compile attention for TPUs and GPUs that are not here: time, code, memory, collectives.",
+    ),
 )
 
 
