@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Integer, Num
@@ -95,6 +96,14 @@ class RelativeBias:
         scores, table = accumulate(scores, self.table)
         return scores + table[self.bucket(relative_position(query_index, key_index))]
 
+    def in_block(self, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
+        """The scores of a block, with one look at the table for each diagonal, not each pair."""
+        rows, columns = block.size
+        scores, table = accumulate(scores, self.table)
+        first = block.start[1] - block.start[0] - rows + 1
+        offset = first + jnp.arange(rows + columns - 1)
+        return scores + _diagonals(table[self.bucket(offset)], rows)
+
     def bucket(self, offset: Integer[Array, "..."]) -> Integer[Array, "..."]:
         """The bucket of each offset j - i."""
         table = jnp.asarray(_buckets(self._one_sided, self._exact, self.max_distance))
@@ -110,6 +119,13 @@ class RelativeBias:
     @property
     def _exact(self) -> int:
         return self._one_sided // 2
+
+
+def _diagonals(values: Float[Array, " n"], rows: int) -> Float[Array, "q k"]:
+    """The matrix [rows, columns] whose entry (i, j) is values[j - i + rows - 1]."""
+    first = rows - 1 - jnp.arange(rows)
+    columns = len(values) + 1 - rows
+    return jax.vmap(lambda at: jax.lax.dynamic_slice_in_dim(values, at, columns))(first)
 
 
 @functools.cache

@@ -33,9 +33,17 @@ def walk(
     A walk that `transposes` keeps nothing of a block for its derivative; one that does not has no
     reverse mode, and does not even count the blocks before a row's first and after its last.
     """
-    if grid.unrolls:
+
+    def scanned(rows, keys, runtime_any):
+        return _scanned(grid, one_row, rows, keys, runtime_any, transposes)
+
+    def unrolled(rows, keys, runtime_any):
         return _unrolled(grid, one_row, rows, keys, runtime_any, transposes)
-    return _scanned(grid, one_row, rows, keys, runtime_any, transposes)
+
+    if not grid.unrolls:
+        return scanned(rows, keys, runtime_any)
+    # elsewhere a copy of the program for each block takes minutes to compile, and holds them all
+    return jax.lax.platform_dependent(rows, keys, runtime_any, cpu=unrolled, default=scanned)
 
 
 def _unrolled(grid, one_row, rows, keys, runtime_any, transposes):

@@ -64,15 +64,16 @@ def member(
     """Return attention of one head [n, d] with one slot that is not the default."""
     slots = slots_of(name, length, features)
     leaves, tree = jax.tree.flatten(slots)
-    learned = [jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves]
+    arrays = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    learned = [n for n in arrays if jnp.issubdtype(leaves[n].dtype, jnp.inexact)]
+    others = [n for n in arrays if n not in learned]
 
-    def split(kept: bool) -> list[Any]:
-        return [leaf for leaf, each in zip(leaves, learned, strict=True) if each == kept]
-
-    def output(operands, parameters, others):
-        sources = {True: iter(parameters), False: iter(others)}
-        now = jax.tree.unflatten(tree, [next(sources[each]) for each in learned])
-        return attn_jax.attention(*operands, **now, implementation=implementation)
+    def output(operands, parameters, rest):
+        now = list(leaves)  # a Python number is a constant of the program
+        for n, each in zip(learned + others, [*parameters, *rest], strict=True):
+            now[n] = each
+        slots = jax.tree.unflatten(tree, now)
+        return attn_jax.attention(*operands, **slots, implementation=implementation)
 
     def squares(outputs):
         return sum(
@@ -87,7 +88,10 @@ def member(
 
     operand = jax.ShapeDtypeStruct((length, features), dtype)
     functions = {"value": output, "gradient": first, "second": second}
-    return Program(functions[direction], ([operand] * 3, split(True), split(False)))
+    return Program(
+        functions[direction],
+        ([operand] * 3, *([leaves[n] for n in each] for each in (learned, others))),
+    )
 
 
 def training_step(name: str) -> Program:
