@@ -384,6 +384,21 @@ def _of_slots(
     return parts
 
 
+def heads_of_slots(
+    slots: AttentionSlots, heads: int, features: int, part: Any, parts: int
+) -> AttentionSlots:
+    """The slots with the arrays of one of so many equal parts of the heads."""
+    leaves, structure = jax.tree.flatten(slots)
+    paths = jax.tree_util.tree_leaves_with_path(slots)
+    for number, ((path, leaf), ranks) in enumerate(zip(paths, ranks_of(slots), strict=True)):
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        _, axes = _per_head(leaf, name, ranks, heads, features)
+        if axes and leaf.shape[axes - 1] == heads > 1:
+            size = heads // parts
+            leaves[number] = jax.lax.dynamic_slice_in_dim(leaf, part * size, size, axes - 1)
+    return structure.unflatten(leaves)
+
+
 def _per_head(
     leaf: Any, name: str, ranks: frozenset[int], heads: int, features: int
 ) -> tuple[Any, int]:

@@ -27,6 +27,7 @@ FLOORS = {
             "streaming attention",
             "heads",
             "drop_in multi_head decoding training metrics plots testing regression text",
+            "sharded",
             "nn",
         ]
     )

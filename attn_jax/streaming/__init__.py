@@ -5,7 +5,8 @@ and with k, not with their product (for Entmax and Sparsemax the scores of some 
 are in memory). Blocks that a mask empties are not computed; in blocks that it leaves whole it is
 not evaluated.
 
-- `grid.py` divides the pairs into blocks, `walk.py` visits them;
+- `grid.py` divides the pairs into blocks, `walk.py` visits them, `placement.py` says which of them
+  a device has;
 - `problem.py` has what is static about one call, as pure functions of its arrays;
 - `forms.py` has the normalizers as functions of one score, with what a row has in common;
 - `hoisting.py` makes arrays that slots and functions close over into arguments;
@@ -30,6 +31,7 @@ from attn_jax.streaming import forms
 from attn_jax.streaming.grid import default_size, make_grid, require_known, size_for_heads
 from attn_jax.streaming.hoisting import numbers_per_pair
 from attn_jax.streaming.pairwise import require_pairwise
+from attn_jax.streaming.placement import Placement
 from attn_jax.streaming.problem import any_size, make_problem
 from attn_jax.streaming.rule import KEPT, attend
 
@@ -44,6 +46,7 @@ def stream(
     *,
     block_size: tuple[int, int] | None,
     logsumexp: bool,
+    placement: Placement | None = None,
 ) -> tuple[Float[Array, "q e"], Float[Array, " q"] | None]:
     """The output and, where wanted, a Softmax's logsumexp. There are at least one query and key.
 
@@ -60,7 +63,7 @@ def stream(
     if not is_pure(slots):
         require_pairwise(query, key, slots)
     run: Callable = _compiled if is_pure(slots) else _stream
-    rest = plain, structure, block_size, logsumexp
+    rest = plain, structure, block_size, logsumexp, placement
     if all(spec(each) is None for each in (query, key, value)):
         return run(query, key, value, arrays, *rest)
     # on an explicit mesh a reshape into blocks has no sharding of its own
@@ -68,7 +71,7 @@ def stream(
     return automatic(lambda *each: run(*each, *rest), query, key, value, arrays, specs=by_row)
 
 
-def _stream(query, key, value, arrays, plain, structure, block_size, logsumexp):
+def _stream(query, key, value, arrays, plain, structure, block_size, logsumexp, placement):
     everything = query, key, value, arrays
     axes = axes_of(everything)
     query, key, value, arrays = varying(everything, axes)
@@ -84,11 +87,15 @@ def _stream(query, key, value, arrays, plain, structure, block_size, logsumexp):
             numbers_per_pair=numbers_per_pair(any_size(slots.score), query, key),
             spread=jax.device_count() > 1 and not axes,
         )
-    grid, runtime_any = make_grid(query.shape[0], key.shape[0], block_size, slots.mask)
-    problem, x = make_problem(query, key, value, slots, grid, runtime_any, axes)
+    whole = query.shape[0], key.shape[0]
+    if placement is not None:
+        block_size = placement.fitting(whole, block_size)
+        whole = placement.whole(*whole)
+    grid, runtime_any = make_grid(*whole, block_size, slots.mask)
+    problem, x = make_problem(query, key, value, slots, grid, runtime_any, axes, placement)
     output, row = attend(problem, x)
     output = grid.join(output).astype(output_dtype(value))
     return output, grid.join(form.logsumexp(row)) if logsumexp else None
 
 
-_compiled = jax.jit(_stream, static_argnums=(4, 5, 6, 7))
+_compiled = jax.jit(_stream, static_argnums=(4, 5, 6, 7, 8))

@@ -63,15 +63,15 @@ class Grid:
     def split(self, array: Num[Array, "n d"], axis: int) -> Num[Array, "blocks size d"]:
         """The rows of queries (axis 0) or keys (axis 1) in blocks; the last row fills up."""
         size = self.size[axis]
-        blocks = self.kinds.shape[axis]
-        padding = blocks * size - self.of[axis]
+        blocks = math.ceil(len(array) / size)
+        padding = blocks * size - len(array)
         if padding:
             array = jnp.pad(array, ((0, padding), (0, 0)), mode="edge")
         return array.reshape(blocks, size, array.shape[1])
 
     def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
         """The rows of queries out of their blocks."""
-        return blocks.reshape(self.rows * self.size[0], *blocks.shape[2:])[: self.of[0]]
+        return blocks.reshape(-1, *blocks.shape[2:])[: self.of[0]]
 
 
 def require_known(queries: Any, keys: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from attn_jax import masks
 from attn_jax.attention_slots import AttentionSlots
@@ -23,6 +23,7 @@ from attn_jax.slots import together
 from attn_jax.streaming import forms
 from attn_jax.streaming.grid import LOWER, PARTIAL, SKIPPED, UPPER, WHOLE, Grid
 from attn_jax.streaming.hoisting import Hoisted, Hoisting, widened
+from attn_jax.streaming.placement import Placement
 
 INDEXED = "work on a block of pairs: index what it closes over with query_index and key_index"
 
@@ -36,6 +37,7 @@ class Arrays(NamedTuple):
     normalizer: list[Array | None]
     hoisted: list[Array]
     runtime_any: Bool[Array, "rows columns"] | None
+    device: Int[Array, ""] | None = None  # whose queries these are, where they are placed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +54,7 @@ class Problem:
     drop: Mapping[bool, Hoisted]
     compare_pair: Hoisted | None
     normalizer: tuple[Any, list[Any]]
+    placement: Placement | None = None
 
     def form(self, x: Arrays) -> forms.Form:
         """The normalizer as functions of one score."""
@@ -92,8 +95,12 @@ def make_problem(
     grid: Grid,
     runtime_any: Bool[Array, "rows columns"] | None,
     axes: frozenset,
+    placement: Placement | None = None,
 ) -> tuple[Problem, Arrays]:
-    """The problem, and its arguments; `axes` are the manual mesh axes over which they vary."""
+    """The problem, and its arguments; `axes` are the manual mesh axes over which they vary.
+
+    With a `placement` query, and in a ring key and value, are those of one device.
+    """
     form, on_blocks, hoisting = forms.form(slots.normalizer), _OnBlocks(slots, grid), Hoisting()
     kinds = {
         WHOLE: (False, False),
@@ -124,9 +131,10 @@ def make_problem(
         for x in parameters
     ]
     fixed = [None if isinstance(x, jax.Array) else x for x in parameters]
-    problem = Problem(grid, dtype, compare, drop, compare_pair, (structure, fixed))
+    problem = Problem(grid, dtype, compare, drop, compare_pair, (structure, fixed), placement)
     query, key, value = grid.split(query, 0), grid.split(key, 1), grid.split(value, 1)
-    return problem, Arrays(query, key, value, learned, hoisting.arrays, runtime_any)
+    device = None if placement is None else placement.here()
+    return problem, Arrays(query, key, value, learned, hoisting.arrays, runtime_any, device)
 
 
 @dataclasses.dataclass(frozen=True)

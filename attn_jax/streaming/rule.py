@@ -21,12 +21,47 @@ KEPT = "attention"
 def forward(problem: Problem, x: Arrays) -> tuple[Array, RowState]:
     """The output [rows, size, e] and the row state [rows, size]."""
     form = problem.form(x)
+    if problem.placement is not None and problem.placement.ring:
+        return _ring_forward(problem, form, x)
     one_row = _online_row if form.online else _whole_row
 
     def row(query, first_key, visit):
         return one_row(problem, form, x._replace(query=query), first_key, visit)
 
-    return walk(problem.grid, row, x.query, key_side(x), x.runtime_any)
+    return _walk(problem, x, row, x.query, key_side(x))
+
+
+def _walk(problem: Problem, x: Arrays, one_row: Callable, rows: Any, keys: Any, **how: Any) -> Any:
+    """`walk` over the blocks that are here; of a ring after so many `hops`."""
+    hops, placement = how.pop("hops", 0), problem.placement
+    if placement is not None:
+        how["placed"] = placement.placed(problem.grid, x.device, hops)
+    return walk(problem.grid, one_row, rows, keys, x.runtime_any, **how)
+
+
+def _ring_forward(problem: Problem, form: Form, x: Arrays) -> tuple[Array, RowState]:
+    """Keys and values go from device to device; the online state of each row goes on."""
+    rows, size = x.query.shape[:2]
+    step = _online_step(problem, form, x)
+
+    def row(inputs, first_key, visit):
+        del first_key
+        query, carry = inputs
+        return visit(step, carry, query)
+
+    def hop(hops, state):
+        keys, carry = state
+        carry = _walk(problem, x, row, (x.query, carry), keys, hops=hops)
+        return problem.placement.hop(keys), carry
+
+    def started(_):
+        return zeros(problem, x)[0], form.start(size, problem.dtype)
+
+    carry = jax.vmap(started)(jnp.arange(rows))
+    state = jax.lax.fori_loop(0, problem.placement.devices, hop, (key_side(x), carry))
+    output, row_state = state[1]
+    row_state, scale = jax.vmap(form.finish)(row_state)
+    return (output if scale is None else output * scale[..., None]), row_state
 
 
 def key_side(x: Arrays) -> dict[str, Any]:
@@ -34,8 +69,8 @@ def key_side(x: Arrays) -> dict[str, Any]:
     return {"key": x.key, "value": x.value}
 
 
-def _online_row(problem: Problem, form: Form, x: Arrays, first_key: Any, visit: Callable):
-    del first_key
+def _online_step(problem: Problem, form: Form, x: Arrays) -> Callable:
+    """(output, state) of a row of blocks after one more block."""
 
     def step(carry, query, keys, block, is_partial):
         output, state = carry
@@ -47,9 +82,14 @@ def _online_row(problem: Problem, form: Form, x: Arrays, first_key: Any, visit: 
             output = output * factor[:, None]
         return output + weights.astype(value.dtype) @ value, state
 
+    return step
+
+
+def _online_row(problem: Problem, form: Form, x: Arrays, first_key: Any, visit: Callable):
+    del first_key
     output, _ = zeros(problem, x)
     state = form.start(problem.grid.size[0], problem.dtype)
-    output, state = visit(step, (output, state), x.query)
+    output, state = visit(_online_step(problem, form, x), (output, state), x.query)
     row, scale = form.finish(state)
     return (output if scale is None else output * scale[:, None]), row
 
@@ -186,11 +226,28 @@ def sums_of_tangents(problem: Problem, x: Arrays, row: RowState, d_x: Arrays, d_
 
         return visit(step, zeros(problem, x), inputs)
 
-    # As [features, keys] the cotangents of keys and values are products [features, queries] x
-    # [queries, keys], twice as fast on CPUs as their transposes.
-    key_sides = jax.tree.map(lambda each: jnp.swapaxes(each, 1, 2), (key_side(x), key_side(d_x)))
     rows = x.query, row, d_x.query, d_reference
-    return walk(problem.grid, one_row, rows, key_sides, x.runtime_any, transposes=True)
+    key_sides = key_side(x), key_side(d_x)
+
+    def summed(rows, key_sides, hops=0):
+        # As [features, keys] the cotangents of keys and values are products [features, queries] x
+        # [queries, keys], twice as fast on CPUs as their transposes.
+        key_sides = jax.tree.map(lambda each: jnp.swapaxes(each, 1, 2), key_sides)
+        return _walk(problem, x, one_row, rows, key_sides, transposes=True, hops=hops)
+
+    placement = problem.placement
+    if placement is None or not placement.ring:
+        return summed(rows, key_sides)
+
+    # The keys of each device come straight from it, and once more for the transpose: what is passed
+    # on from hop to hop would be kept at each.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def one(total, hops):
+        part = summed(rows, placement.hop(key_sides, hops), hops)
+        return jax.tree.map(jnp.add, total, part), None
+
+    start = jax.vmap(lambda _: zeros(problem, x))(jnp.arange(len(x.query)))
+    return jax.lax.scan(one, start, jnp.arange(placement.devices))[0]
 
 
 def level_slopes(problem: Problem, form: Form, x: Arrays, output: Array, row: RowState):
@@ -214,7 +271,7 @@ def level_slopes(problem: Problem, form: Form, x: Arrays, output: Array, row: Ro
         return visit(step, zeros(problem, x), inputs)
 
     rows = x.query, row
-    return walk(problem.grid, one_row, rows, key_side(x), x.runtime_any, transposes=True)
+    return _walk(problem, x, one_row, rows, key_side(x), transposes=True)
 
 
 def zeros(problem: Problem, x: Arrays) -> tuple[Array, Array]:
@@ -231,6 +288,10 @@ def references(problem: Problem, x: Arrays, row: RowState) -> Array:
     present = pivot >= 0
     pivot = jnp.maximum(pivot, 0)
     index = jnp.minimum(jnp.arange(len(pivot)), problem.grid.of[0] - 1)
+    if problem.placement is not None:
+        size = problem.grid.size[0]
+        numbers = problem.placement.placed(problem.grid, x.device).rows
+        index = (numbers[:, None] * size + jnp.arange(size)[None, :]).reshape(-1)
     of_pairs = jax.vmap(functools.partial(problem.pair, x))
     scores = of_pairs(query, key[pivot], index, pivot, present)
     return scores.reshape(row.pivot.shape).astype(problem.dtype)

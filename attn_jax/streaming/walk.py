@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool
 
 from attn_jax.meshes import axes_of, varying
 from attn_jax.streaming.grid import LOWER, SKIPPED, UPPER, WHOLE, Grid
+from attn_jax.streaming.placement import Placed
 
 
 def walk(
@@ -22,6 +23,7 @@ def walk(
     runtime_any: Bool[Array, "rows columns"] | None = None,
     *,
     transposes: bool = False,
+    placed: Placed | None = None,
 ) -> Any:
     """Call `one_row(rows[i], first_key, visit)` for each row of blocks; the results are stacked.
 
@@ -35,12 +37,12 @@ def walk(
     """
 
     def scanned(rows, keys, runtime_any):
-        return _scanned(grid, one_row, rows, keys, runtime_any, transposes)
+        return _scanned(grid, one_row, rows, keys, runtime_any, transposes, placed)
 
     def unrolled(rows, keys, runtime_any):
         return _unrolled(grid, one_row, rows, keys, runtime_any, transposes)
 
-    if not grid.unrolls:
+    if placed is not None or not grid.unrolls:
         return scanned(rows, keys, runtime_any)
     # elsewhere a copy of the program for each block takes minutes to compile, and holds them all
     return jax.lax.platform_dependent(rows, keys, runtime_any, cpu=unrolled, default=scanned)
@@ -71,28 +73,35 @@ def _unrolled(grid, one_row, rows, keys, runtime_any, transposes):
     return jax.tree.map(lambda *each: jnp.stack(each), *results)
 
 
-def _scanned(grid, one_row, rows, keys, runtime_any, transposes):
+def _scanned(grid, one_row, rows, keys, runtime_any, transposes, placed):
     """One program for all blocks."""
     remat = functools.partial(jax.checkpoint, prevent_cse=False) if transposes else lambda f: f
-    columns = jnp.asarray(grid.columns)
-    kinds = np.take_along_axis(grid.kinds, grid.columns, axis=1)
-    band = grid.is_band
+    band = placed is None and grid.is_band
+    columns = grid.columns
     if band:
-        keys = jax.tree.map(lambda each: each[columns], keys)
-    elif grid.columns.shape[1] != grid.kinds.shape[1]:
-        keys = jax.tree.map(lambda each: each[grid.columns[0][0] : grid.columns[0][-1] + 1], keys)
+        keys = jax.tree.map(lambda each: each[jnp.asarray(columns)], keys)
+    elif placed is None and columns.shape[1] != grid.kinds.shape[1]:
+        keys = jax.tree.map(lambda each: each[columns[0][0] : columns[0][-1] + 1], keys)
+    present = sorted(set(grid.kinds.ravel().tolist()))
+    if placed is None:
+        numbers = np.arange(grid.rows)
+        kinds = np.take_along_axis(grid.kinds, columns, axis=1)
+        here = np.searchsorted(present, kinds)
+    else:
+        numbers, columns = placed.rows, placed.columns[None, :]
+        here = jnp.asarray(np.searchsorted(present, grid.kinds))[numbers[:, None], columns]
+        columns = jnp.broadcast_to(columns, here.shape)
     if runtime_any is not None:
-        runtime_any = jnp.take_along_axis(runtime_any, columns, axis=1)
-    present = sorted(set(kinds.ravel().tolist()))
-    used = kinds != SKIPPED
-    first, end = used.argmax(axis=1), kinds.shape[1] - used[:, ::-1].argmax(axis=1)
+        runtime_any = runtime_any[jnp.asarray(numbers)[:, None], jnp.asarray(columns)]
+    used = _where(np.asarray(present) != SKIPPED, here)
+    first, end = used.argmax(axis=1), here.shape[1] - used[:, ::-1].argmax(axis=1)
     axes = axes_of((rows, keys, runtime_any))
     per_row = {
         "first": jnp.asarray(first),
-        "end": jnp.asarray(np.where(used.any(axis=1), end, first)),
-        "start": jnp.arange(grid.rows) * grid.size[0],
-        "kinds": jnp.asarray(np.searchsorted(present, kinds)),
-        "columns": columns * grid.size[1],
+        "end": jnp.where(used.any(axis=1), end, first),
+        "start": jnp.asarray(numbers * grid.size[0]),
+        "kinds": jnp.asarray(here),
+        "columns": jnp.asarray(columns * grid.size[1]),
         "runtime_any": runtime_any,
         "keys": keys if band else None,
     }
@@ -131,6 +140,11 @@ def _scanned(grid, one_row, rows, keys, runtime_any, transposes):
         return one_row(values, here["columns"][0], visit)
 
     return jax.lax.map(row, (rows, per_row))
+
+
+def _where(table: np.ndarray, index: Any) -> Any:
+    """table[index], static where the index is."""
+    return table[index] if isinstance(index, np.ndarray) else jnp.asarray(table)[index]
 
 
 def _after(grid, step, kind, start, values, keys, runtime_any, remat=lambda f: f) -> Callable:
