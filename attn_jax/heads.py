@@ -396,7 +396,7 @@ def heads_of_slots(
         if axes and leaf.shape[axes - 1] == heads > 1:
             size = heads // parts
             leaves[number] = jax.lax.dynamic_slice_in_dim(leaf, part * size, size, axes - 1)
-    return structure.unflatten(leaves)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _per_head(

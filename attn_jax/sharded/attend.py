@@ -1,5 +1,6 @@
 """`sharded.attention`: the function, and what each device computes in each of the three ways."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -112,18 +113,17 @@ def _chosen(how: str, slots: AttentionSlots, query: Array, key: Array, devices: 
     """What each device computes."""
     heads = query.shape[-2], key.shape[-2]
     divided = all(count % devices == 0 for count in heads)
-    online = streaming.is_online(slots.normalizer) if _streams(slots) else False
+    online = streaming.is_online(slots.normalizer)
     if how == "auto":
         how = "heads" if divided else "ring" if online else "gather"
     rule = f"not be 'heads' unless the {devices} devices divide the heads of queries and of keys"
     require(how != "heads" or divided, "how", rule, f"{heads[0]} and {heads[1]} heads")
     rule = "not be 'ring' unless the normalizer is Softmax or Sigmoid"
     require(how != "ring" or online, "how", rule, slots.normalizer)
+    rule = "be Softmax, Sigmoid, Sparsemax or Entmax where how is not 'heads'"
+    streams = how == "heads" or streaming.has_form(slots.normalizer)
+    require(streams, "normalizer", rule, slots.normalizer)
     return {"heads": _by_heads, "ring": _ring, "gather": _gathered}[how]
-
-
-def _streams(slots: AttentionSlots) -> bool:
-    return streaming.has_form(slots.normalizer)
 
 
 def _whole(query: Array, key: Array, value: Array, slots: AttentionSlots, block_size: Any) -> Array:
@@ -187,5 +187,6 @@ def _one_head(whole, placement, block_size, query, key, value, slots):
         for n, each in zip(whole, (query, key), strict=True)
     )
     slots.check(*lengths)
+    slots = dataclasses.replace(slots, normalizer=streaming.as_slot(slots.normalizer))
     how = {"block_size": block_size, "logsumexp": False, "placement": placement}
     return streaming.stream(query, key, value, slots, **how)[0]

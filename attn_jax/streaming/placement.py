@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, ArrayLike, Int
 
 from attn_jax.streaming.grid import Grid
 
@@ -58,7 +58,9 @@ class Placement:
         """This device's number."""
         return jax.lax.axis_index(self.axis)
 
-    def placed(self, grid: Grid, device: Int[Array, ""], hops: int | Int[Array, ""] = 0) -> Placed:
+    def placed(
+        self, grid: Grid, device: Int[ArrayLike, ""], hops: Int[ArrayLike, ""] = 0
+    ) -> Placed:
         """The blocks of queries of a device, and of the keys that it has after so many hops."""
         rows, columns = grid.kinds.shape
         of_keys = jnp.arange(columns)
@@ -66,14 +68,14 @@ class Placement:
             of_keys = self._numbers((device - hops) % self.devices, columns)
         return Placed(self._numbers(device, rows), of_keys)
 
-    def _numbers(self, device: Int[Array, ""], blocks: int) -> Int[Array, " n"]:
+    def _numbers(self, device: Int[ArrayLike, ""], blocks: int) -> Int[Array, " n"]:
         """Of the blocks of a device's chunks, of so many in all."""
         most = self.chunks * self.devices
         chunks = [device, most - 1 - device] if self.zigzag else [device]
         each = blocks // most
         return jnp.concatenate([chunk * each + jnp.arange(each) for chunk in chunks])
 
-    def hop(self, tree: Any, hops: int | Int[Array, ""] = 1) -> Any:
+    def hop(self, tree: Any, hops: Int[ArrayLike, ""] = 1) -> Any:
         """What the device so many places before this one has; the same number on all devices."""
 
         def moved(tree, by):
