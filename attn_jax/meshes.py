@@ -155,6 +155,24 @@ def gathered(table: Array, index: Array) -> Array:
     return table.at[index].get(out_sharding=sharding)
 
 
+def spread_over(array: Array, name: str, axis: int) -> Array:
+    """On an explicit mesh the array with this axis, and no other, sharded over this mesh axis."""
+    if not is_explicit(array):
+        return array
+    parts = [spec(array, n) for n in range(array.ndim)]
+    parts = [None if name in _names(each) else each for each in parts]
+    parts[axis] = name
+    return automatic(lambda array: array, array, specs=PartitionSpec(*parts))
+
+
+def sharded_as(given: Array, array: Array) -> Array:
+    """On an explicit mesh the array sharded as the given one, but for its last axis."""
+    if not is_explicit(array):
+        return array
+    parts = [spec(given, n) for n in range(given.ndim - 1)]
+    return automatic(lambda array: array, array, specs=PartitionSpec(*parts, None))
+
+
 def _names(part: Any) -> tuple:
     """The mesh axes of one array axis."""
     return () if part is None else part if isinstance(part, tuple) else (part,)

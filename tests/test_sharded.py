@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import attn_jax
 from attn_jax import (
@@ -28,6 +29,7 @@ from attn_jax import (
     sharded,
     streaming,
 )
+from attn_jax.nn import LanguageModel
 from attn_jax.sharded.layout import LAYOUTS
 from attn_jax.streaming.grid import SKIPPED, make_grid
 from attn_jax.streaming.placement import Placement
@@ -185,6 +187,27 @@ def compare_inside_others():
         assert_trees_close(jax.device_get(got), jax.device_get(expected), tolerance=1e-11)
 
 
+def compare_modules():
+    """The loss of a language model and its gradient, on meshes of both kinds."""
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 33)))
+    slots = {"normalizer": Softmax(jnp.zeros(4)), "mask": Window(9, 0), "positions": "alibi"}
+
+    def loss(**where):
+        size = {"key_value_heads": 2, "dropout": 0.3, "rngs": nnx.Rngs(0)}
+        graphdef, state = nnx.split(LanguageModel(11, 8, 4, 2, **slots, **size, **where))
+
+        def of(state):
+            return nnx.merge(graphdef, state).loss(tokens, rng=jax.random.key(3))[0]
+
+        return jax.jit(jax.value_and_grad(of))(state)
+
+    expected = loss()
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        with jax.set_mesh(jax.make_mesh((DEVICES,), ("sequence",), axis_types=(kind,))):
+            got = loss(sequence_axis="sequence")
+            assert_trees_close(jax.device_get(got), jax.device_get(expected), tolerance=1e-12)
+
+
 def report():
     """Print what went wrong in each case."""
     cases = {}
@@ -207,7 +230,7 @@ def report():
     print(json.dumps(found))
 
 
-OTHERS = (compare_in_half_precision, compare_programs, compare_inside_others)
+OTHERS = (compare_in_half_precision, compare_programs, compare_inside_others, compare_modules)
 NAMES = [*rows(), *SECOND, *(each.__name__ for each in OTHERS)]
 
 

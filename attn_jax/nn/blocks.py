@@ -97,6 +97,7 @@ class Block(nnx.Module):
       positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
       activation: of the feed-forward layer. norm: "layer" or "rms".
       normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
+      sequence_axis: likewise, for the self-attention.
       dropout: rate on weights and on what each part adds.
       rngs: a seed for the parameters.
     """
@@ -120,6 +121,7 @@ class Block(nnx.Module):
         bias: bool = True,
         dropout: float = 0.0,
         implementation: str = "auto",
+        sequence_axis: str | None = None,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
@@ -131,7 +133,7 @@ class Block(nnx.Module):
         slots = {"score": score, "normalizer": normalizer, "dropout": dropout, "bias": bias}
         slots |= {"implementation": implementation, "dtype": dtype, "rngs": rngs}
         slots |= {"key_value_heads": key_value_heads, "normalize_query_key": normalize_query_key}
-        own = {"score_mod": score_mod, "mask": mask}
+        own = {"score_mod": score_mod, "mask": mask, "sequence_axis": sequence_axis}
         own |= {"positions": None if positions == "none" else positions}
 
         def normalization() -> nnx.Module:

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from attn_jax import masks
+from attn_jax import masks, sharded
 from attn_jax.attention import weigh
 from attn_jax.attention_slots import AttentionSlots
+from attn_jax.dropout import Dropout
 from attn_jax.heads import choose_for_heads, over_heads
 from attn_jax.nn.slots import Slots
 from attn_jax.score_mods import Alibi, Hiding, ScoreMod, Shifted, chain
@@ -56,6 +57,33 @@ class Projected(NamedTuple):
             if chosen.implementation == "dense" and is_pure(normalizer) and alike:
                 allowed, hidden = [], allowed
         return self._over_heads(slots, chosen.head(), allowed, hidden, **options)
+
+    def spread(
+        self, slots: Slots, axis: str, *, dropout: float = 0.0, rng: PRNGKeyArray | None = None
+    ) -> Float[Array, "b q n e"]:
+        """Each head's output, the positions being divided over a mesh axis."""
+        (b, q, n, _), k = self.query.shape, self.key.shape[1]
+        mods = [slots["score_mod"], None if self.slopes is None else Alibi(self.slopes)]
+        mods = [each for each in mods if each is not None]
+        allowed = self._allowed(slots)
+        if self.lengths is not None:
+            allowed.append(masks.Padding(self.lengths[:, None]))
+        if self.mask is not None:
+            mask = jnp.asarray(self.mask)
+            mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+            allowed.append(masks.Dense(jnp.broadcast_to(mask, (*mask.shape[:2], q, k))))
+        drops = rng is not None and dropout > 0
+        return sharded.attention(
+            self.query,
+            self.key,
+            self.value,
+            axis=axis,
+            score=slots["score"],
+            normalizer=slots["normalizer"],
+            score_mod=chain(*mods) if mods else None,
+            mask=masks.combined(allowed),
+            dropout=Dropout(dropout, jax.random.split(rng, (b, n))) if drops else None,
+        )
 
     def weights(self, slots: Slots) -> Float[Array, "b n q k"]:
         """Each head's weights."""

@@ -55,6 +55,8 @@ class MultiHeadAttention(nnx.Module):
       bias: whether the projections have one.
       dropout: rate on weights, in training.
       implementation: as in `attn_jax.attention`.
+      sequence_axis: of the mesh that `jax.set_mesh` has set, over which the positions are divided
+        (`attn_jax.sharded.attention`, contiguous); not in a cache.
       dtype: of the computation; None: what inputs and parameters promote to, as in Flax.
       rngs: a seed for the parameters.
 
@@ -82,6 +84,7 @@ class MultiHeadAttention(nnx.Module):
         bias: bool = True,
         dropout: float = 0.0,
         implementation: str = "auto",
+        sequence_axis: str | None = None,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
@@ -112,6 +115,9 @@ class MultiHeadAttention(nnx.Module):
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
         self.crosses, self.dtype = memory_features is not None, dtype
+        self.sequence_axis = sequence_axis
+        alone = sequence_axis is None or implementation == "auto"
+        require(alone, "implementation", "be 'auto' with a sequence_axis", repr(implementation))
         self.slots = Slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         memory = memory_features or features
 
@@ -147,7 +153,10 @@ class MultiHeadAttention(nnx.Module):
           rng: for dropout, in training.
         """
         projected = self._projected(inputs, memory, mask, lengths)
-        how = {"implementation": self.implementation, "dropout": self.dropout, "rng": rng}
+        how = {"dropout": self.dropout, "rng": rng}
+        if self.sequence_axis is not None:
+            return self._joined(projected.spread(self.slots, self.sequence_axis, **how))
+        how |= {"implementation": self.implementation}
         return self._joined(projected.attended(self.slots, **how))
 
     def weights(

@@ -17,6 +17,7 @@ from attn_jax.checks import as_array, require
 from attn_jax.dropout import Dropout
 from attn_jax.heads import heads_of_slots, over_heads, require_layout
 from attn_jax.masks import MaskFunction
+from attn_jax.meshes import sharded_as, spread_over
 from attn_jax.multi_head import multi_head_attention
 from attn_jax.normalizers import Normalizer, Softmax
 from attn_jax.precision import computable
@@ -106,7 +107,9 @@ def attention(
         axis_names={axis},
         check_vma=False,
     )
-    return run(query, key, value, [leaves[n] for n in places])
+    given = query
+    query, key, value = (spread_over(each, axis, each.ndim - 3) for each in (query, key, value))
+    return sharded_as(given, run(query, key, value, [leaves[n] for n in places]))
 
 
 def _chosen(how: str, slots: AttentionSlots, query: Array, key: Array, devices: int) -> Callable:
