@@ -17,6 +17,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh, PartitionSpec
 
 from attn_jax import training
 from attn_jax.training import (
@@ -568,15 +569,69 @@ def test_eight_devices_give_the_result_of_one():
     assert report["sharded"] == {"16": [2, 3], "11": [11, 3]}
 
 
-def fitted(size):
+def fitted(size, directory=None, **options):
     # Adam would blow rounding up: the gradient of a bias before a norm is nothing else.
-    options = {"optimizer": optax.sgd(0.1), "steps": 3, "evaluate": None, "metric": "loss"}
-    return train(source=batches(size), **options)
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    defaults = {"optimizer": optimizer, "steps": 3, "evaluate": None, "metric": "loss"}
+    return train(directory, source=batches(size), **(defaults | options))
+
+
+def test_a_divided_state_is_the_same_and_takes_its_part_of_memory(tmp_path):
+    child = run_child("print_divided_fits", tmp_path, devices=8)
+    assert child.returncode == 0, child.stderr
+    report = json.loads(child.stdout)
+    one = variables(fitted(16, model=Model(width=16)).model)
+    for way in ("fsdp", "tensor"):
+        for name in one:
+            got = np.asarray(report[way]["arrays"][name])
+            np.testing.assert_allclose(got, one[name], rtol=2e-5, atol=2e-6, err_msg=name)
+    assert report["fsdp"]["kernel"] == [3, 2]
+    assert report["tensor"]["kernel"] == [3, 4]
+    assert report["fsdp"]["share"] <= 0.3
+    everywhere = {"inner/kernel", "inner/bias", "norm/scale", "norm/bias"}
+    assert everywhere.issubset(report["names"])
+
+
+def print_divided_fits(directory):
+    """On eight devices, interrupted and resumed: results, and which part of them a device has."""
+    names, report = [], {}
+
+    def named(name, shape):
+        names.append(name)
+        return training.fsdp(least=16)(name, shape)
+
+    mesh = jax.make_mesh((2, 4), ("batch", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    parts = {"inner/kernel": PartitionSpec(None, "model")}
+    ways = {
+        "fsdp": {"shard": named},
+        "tensor": {"mesh": mesh, "shard": training.tensor(parts)},
+    }
+    for way, how in ways.items():
+        for steps in (2, 3):
+            how |= {"model": Model(width=16), "steps": steps, "checkpoint_every": 1}
+            model = fitted(16, Path(directory) / way, **how).model
+        arrays = jax.tree.leaves(nnx.state(model, nnx.Param))
+        here = sum(each.addressable_shards[0].data.nbytes for each in arrays)
+        report[way] = {
+            "arrays": {name: array.tolist() for name, array in variables(model).items()},
+            "kernel": model.inner.kernel[...].addressable_shards[0].data.shape,
+            "share": here / sum(each.nbytes for each in arrays),
+        }
+    print(json.dumps(report | {"names": names}))
+
+
+@pytest.mark.parametrize("spec", [PartitionSpec("model"), PartitionSpec(None, None, "batch"), "x"])
+def test_parts_that_do_not_fit_are_named(spec):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("batch",))
+    with pytest.raises(ValueError, match=r"^shard must return a PartitionSpec of .* divide inner/"):
+        fitted(16, mesh=mesh, shard=lambda name, shape: spec)
+    with pytest.raises(ValueError, match=r"^shard must be None on one device"):
+        fitted(16, shard=training.fsdp())
 
 
 def print_fits():
     """On eight devices: the result, each device's share of a batch, and what import pulled in."""
-    from attn_jax.training import step
+    from attn_jax.training import sharding
 
     slow = {"orbax.checkpoint", "grain", "rich.progress"}
     report = {"devices": jax.device_count(), "early": sorted(slow & sys.modules.keys())}
@@ -584,7 +639,7 @@ def print_fits():
     for size in (16, 11):
         arrays = variables(fitted(size).model)
         report[str(size)] = {name: array.tolist() for name, array in arrays.items()}
-        placed = step.place(next(batches(size)), step.local_mesh())
+        placed = sharding.place(next(batches(size)), sharding.mesh_or_all(None))
         report["sharded"][str(size)] = placed["x"].addressable_shards[0].data.shape
     print(json.dumps(report))
 

@@ -4,6 +4,7 @@ from attn_jax.training.batches import Batches
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.fitting import Fit, fit, load, load_average
 from attn_jax.training.rows import read as read_history
+from attn_jax.training.sharding import fsdp, tensor
 from attn_jax.training.step import NonFiniteLoss
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "Fit",
     "NonFiniteLoss",
     "fit",
+    "fsdp",
     "load",
     "load_average",
     "read_history",
+    "tensor",
 ]

@@ -10,12 +10,14 @@ from typing import Any, Literal
 import jax
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from attn_jax.checks import require
 from attn_jax.training import checkpoints, step
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.lock import InUse, Lock
 from attn_jax.training.run import Record, Run, Stopped
+from attn_jax.training.sharding import Shard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,8 @@ def fit(
     steps: int,
     optimizer: optax.GradientTransformation | float | Callable[[Any], Any] = 1e-3,
     clip_norm: float | None = None,
+    mesh: Mesh | None = None,
+    shard: Shard | None = None,
     seed: int = 0,
     evaluate: Callable[[nnx.Module], dict[str, Any]] | None = None,
     evaluate_every: int | None = None,
@@ -66,7 +70,7 @@ def fit(
     """Train a model: the same loop, whatever the model, its loss and its data.
 
     The same arguments give the same bits, however often the run was interrupted or killed and
-    resumed in between. Batches are spread over all local devices. `model` itself is left alone.
+    resumed in between. `model` itself is left alone.
 
     In the main thread Ctrl-C and SIGTERM (Slurm's, Kubernetes') finish the step and save; a second
     one stops at once. After Ctrl-C `fit` returns what there is. After SIGTERM the program's own
@@ -80,6 +84,11 @@ def fit(
         steps: Stop after this many steps, those from before a resume included.
         optimizer: An Optax optimizer, or a learning rate or schedule for Adam.
         clip_norm: Scale gradients down to this global norm.
+        mesh: Devices, over whose first axis the examples of a batch are divided where it divides
+            them; None: all devices along one axis, "batch".
+        shard: (name, shape) of a parameter -> PartitionSpec: how it is divided over the mesh, and
+            its moments in the optimizer with it; None: each device has all of it. See `fsdp` and
+            `tensor`.
         seed: Seed of the `rng` that `loss` gets, a new one each step.
         evaluate: `model -> {name: number}`, called with the model in evaluation mode.
         evaluate_every: Steps between evaluations, `log_every` if None; always after the last step.
@@ -129,6 +138,8 @@ def fit(
             log_every=log_every,
             steps=steps,
             patience=patience,
+            mesh=mesh,
+            shard=shard,
             directory=directory,
             checkpoint_every=checkpoint_every,
             keep=keep,

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from attn_jax.checks import require
-from attn_jax.training import checkpoints, progress, rows, step
+from attn_jax.training import checkpoints, progress, rows, sharding, step
 from attn_jax.training.arrays import from_arrays, to_arrays
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.interrupt import Interrupt
@@ -49,12 +49,14 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.best: Any = None
         self.saved_step: int | None = None
-        self.mesh = step.local_mesh()
+        self.mesh = sharding.mesh_or_all(options.pop("mesh", None))
         self.graphdef = step.split(model)[0]
         state = step.initial_state(model, optimizer, record.seed)
         record.optimizer = _structure(state.optimizer)
-        self.state = step.replicate(state, self.mesh)
-        self._step = step.make_step(self.graphdef, loss, optimizer, self.mesh)
+        shard = options.pop("shard", None)
+        self.places = sharding.shardings(state, self.mesh, shard, optimizer)
+        self.state = sharding.put(state, self.places)
+        self._step = step.make_step(self.graphdef, loss, optimizer, self.places)
         self._started = self._saved_time = time.perf_counter()
         self._placed: tuple[Any, Any] = (None, None)
         self._seen: dict[Any, int | None] = {}  # shapes that have been compiled → examples
@@ -139,7 +141,7 @@ class Run:
         self.batches.set_state(record.batches)
         parameters, others = items["model"]
         state = self.state._replace(parameters=parameters, others=others, **items["training"])
-        self.state, self.record = step.replicate(state, self.mesh), record
+        self.state, self.record = sharding.put(state, self.places), record
 
     def _boundary(self, interrupt: Interrupt, display: progress.Progress) -> Stopped | None:
         """What is due between two steps; the reason to stop, if there is one."""
@@ -180,7 +182,7 @@ class Run:
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch))
         compiles = shapes not in self._seen
         if compiles:
-            self._seen[shapes] = step.examples(batch)
+            self._seen[shapes] = sharding.examples(batch)
         with display.compiling(self.record.step) if compiles else contextlib.nullcontext():
             self.state, metrics = self._step(self.state, self._place(batch))
             if compiles:
@@ -195,7 +197,7 @@ class Run:
     def _place(self, batch: Any) -> Any:
         # Full-batch training gives the same object each time: place it once.
         if batch is not self._placed[0]:
-            self._placed = (batch, step.place(batch, self.mesh))
+            self._placed = (batch, sharding.place(batch, self.mesh))
         return self._placed[1]
 
     def _settle(self) -> None:
