@@ -30,3 +30,10 @@ def is_literal(atom: Any) -> bool:
 def manual_axes(aval: Any) -> frozenset:
     """The manual mesh axes over which an array of this type varies, inside `jax.shard_map`."""
     return aval.manual_axis_type.varying
+
+
+def wait_for_processes(name: str, seconds: float) -> None:
+    """Wait until all processes of `jax.distributed` wait under this name."""
+    from jax._src import distributed
+
+    distributed.global_state.client.wait_at_barrier(name, int(1000 * seconds))

@@ -3,6 +3,7 @@
 from attn_jax.training.batches import Batches
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.fitting import Fit, fit, load, load_average
+from attn_jax.training.processes import ProcessesLostError
 from attn_jax.training.rows import read as read_history
 from attn_jax.training.sharding import fsdp, tensor
 from attn_jax.training.step import NonFiniteLoss
@@ -12,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "Fit",
     "NonFiniteLoss",
+    "ProcessesLostError",
     "fit",
     "fsdp",
     "load",

@@ -1,6 +1,8 @@
 """Arrays of a checkpoint on the host, and as files: orbax items."""
 
 import contextlib
+import dataclasses
+import inspect
 import logging
 import os
 import re
@@ -14,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from attn_jax.training import processes
+
 _hooks = threading.RLock()  # two trainings may save at once; what orbax logs has one filter
 _failed = threading.Event()  # the filter and the hook of a failure are there already
 
@@ -21,7 +25,7 @@ _failed = threading.Event()  # the filter and the hook of a failure are there al
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
     """Name → array on the host. Typed PRNG keys become their data: orbax cannot restore them."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    arrays = {_name(path): _raw(leaf) for path, leaf in paths}
+    arrays = {_name(path): processes.whole(_raw(leaf)) for path, leaf in paths}
     assert len(arrays) == len(paths), "two leaves of one name"
     return {name: np.asarray(array) for name, array in jax.device_get(arrays).items()}
 
@@ -82,8 +86,6 @@ def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
     What fails is raised: orbax need not log it as well, nor TensorStore's threads print that their
     event loop is closed. They go on doing so after a failure, and so do these filters.
     """
-    import orbax.checkpoint as ocp
-
     with _hooks:
         logger, hook = logging.getLogger("absl"), sys.unraisablehook
         quiet = logging.Filter()
@@ -95,7 +97,7 @@ def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
         try:
             with (
                 _plain(path.parent) as folder,
-                ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer,
+                _checkpointer() as checkpointer,
             ):
                 yield checkpointer, folder / path.name
         except BaseException:
@@ -106,6 +108,22 @@ def _orbax(path: Path) -> Iterator[tuple[Any, Path]]:
         if not stays:
             sys.unraisablehook = hook
             logger.removeFilter(quiet)
+
+
+def _checkpointer() -> Any:
+    """A checkpointer of this process alone: of several, one writes, and each reads for itself."""
+    import orbax.checkpoint as ocp
+
+    if not processes.several():
+        return ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    index = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"process{index}"
+    )
+    options = inspect.signature(ocp.CompositeCheckpointHandler).parameters["composite_options"]
+    of_items = dataclasses.replace(options.default, multiprocessing_options=alone)
+    handler = ocp.CompositeCheckpointHandler(composite_options=of_items)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _is_orphan(error: BaseException | None) -> bool:

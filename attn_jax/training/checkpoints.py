@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_jax.training import processes
 from attn_jax.training.arrays import from_arrays, read_arrays, to_arrays, write_arrays
 
 FORMAT = "attn_jax training 1"
@@ -78,10 +79,22 @@ def read(directory: Path, reader: Callable[[list[Path]], Any]) -> Any:
 
 
 def save(directory: Path, items: dict[str, Any], record: dict[str, Any], keep: int) -> Path:
-    """Write the checkpoint of `record["step"]`, then delete all but the `keep` newest."""
+    """Write the checkpoint of `record["step"]`, then delete all but the `keep` newest.
+
+    Of several processes the first one writes, all others wait.
+    """
     path = directory / "checkpoints" / str(record["step"])
-    partial = path.with_suffix(".partial")
     arrays = {name: to_arrays(tree) for name, tree in items.items()}
+    if processes.is_first():
+        _save(directory, path, arrays, record, keep)
+    processes.wait("a checkpoint is written")
+    return path
+
+
+def _save(
+    directory: Path, path: Path, arrays: dict[str, Any], record: dict[str, Any], keep: int
+) -> None:
+    partial = path.with_suffix(".partial")
     remove_partial(directory)
     try:
         with accessing(path):
@@ -93,7 +106,6 @@ def save(directory: Path, items: dict[str, Any], record: dict[str, Any], keep: i
                 old.rename(old.with_suffix(".partial"))
     finally:
         remove_partial(directory)
-    return path
 
 
 def remove_partial(directory: Path) -> None:

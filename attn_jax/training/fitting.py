@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from attn_jax.checks import require
-from attn_jax.training import checkpoints, step
+from attn_jax.training import checkpoints, processes, step
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.lock import InUse, Lock
 from attn_jax.training.run import Record, Run, Stopped
@@ -228,6 +228,10 @@ def _kept(
         proper = False
     require(proper, "batches", rule, type(batches).__name__)
     directory = Path(directory).absolute()
+    if not processes.is_first():
+        processes.wait("the first one has the directory")
+        yield directory
+        return
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = Lock(directory / "training.lock")
@@ -242,4 +246,5 @@ def _kept(
     with lock:
         fresh = resume or checkpoints.latest(directory) is None
         require(fresh, "directory", "hold no checkpoint when resume=False", str(directory))
+        processes.wait("the first one has the directory")
         yield directory

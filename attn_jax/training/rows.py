@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from attn_jax.training import processes
 from attn_jax.training.checkpoints import DamagedCheckpointWarning, accessing
 
 
@@ -35,6 +36,9 @@ def append(file: Path, row: dict[str, Any]) -> None:
 def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     """Drop the rows after a step, and a last one that was cut short; return the others."""
     kept = [row for row in _whole_rows(file) if row["step"] <= step]
+    processes.wait("the rows of an earlier run are read")
+    if not processes.is_first():
+        return kept
     rewritten = file.with_suffix(".partial")
     with accessing(file):
         try:

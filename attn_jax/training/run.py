@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from attn_jax.checks import require
-from attn_jax.training import checkpoints, progress, rows, sharding, step
+from attn_jax.training import checkpoints, processes, progress, rows, sharding, step
 from attn_jax.training.arrays import from_arrays, to_arrays
 from attn_jax.training.checkpoints import CheckpointError
 from attn_jax.training.interrupt import Interrupt
@@ -61,19 +61,25 @@ class Run:
         self._placed: tuple[Any, Any] = (None, None)
         self._seen: dict[Any, int | None] = {}  # shapes that have been compiled → examples
         self._in_flight: collections.deque = collections.deque()
+        self._agreed = (False, False)  # of several processes: stop, and save
 
     def train(self, visible: bool) -> Stopped:
         """Step until there is a reason to stop, and leave a checkpoint there."""
+        visible = visible and processes.is_first()
         display = progress.show(self.options["steps"], self.record.step, visible)
         with Interrupt() as interrupt, display:
             try:
                 while not (stopped := self._boundary(interrupt, display)):
-                    self._advance(display)
+                    self._advance(display, interrupt)
             except KeyboardInterrupt:
                 # Raised by the caller's own code, or where no handler could be installed.
                 if interrupt.twice:
                     raise
                 stopped = "interrupted"
+            except jax.errors.JaxRuntimeError as error:
+                if processes.is_loss(error):
+                    raise processes.lost(f"at step {self.record.step}") from error
+                raise
             self._save()
             if stopped != "steps":
                 display.note(f"stopped at step {self.record.step}: {stopped}")
@@ -109,7 +115,8 @@ class Run:
             fate = f"left out, as {path.name}.damaged" if path is damaged[0][0] else "deleted"
             told = f"{error} It is {fate}: training goes on from {self.saved_step}."
             warnings.warn(told, checkpoints.DamagedCheckpointWarning, stacklevel=3)
-        if damaged:
+        processes.wait("checkpoints are read")
+        if damaged and processes.is_first():
             checkpoints.set_aside(*(path for path, _ in damaged))
         self.history = rows.rewind(self.directory / "metrics.jsonl", self.record.step)
 
@@ -147,7 +154,7 @@ class Run:
         """What is due between two steps; the reason to stop, if there is one."""
         if self.record.pending and self._row_is_due():
             self._report(display)
-        if interrupt.requested:
+        if self._agreed[0] if processes.several() else interrupt.requested:
             return "interrupted"
         if self.record.step >= self.options["steps"]:
             return "steps"
@@ -170,9 +177,19 @@ class Run:
             return False
         if self.options["checkpoint_every"] is not None:
             return self.record.step > 0 and self._every("checkpoint_every")
+        return self._agreed[1] if processes.several() else self._time_is_up()
+
+    def _time_is_up(self) -> bool:
         return time.perf_counter() - self._saved_time >= SECONDS_BETWEEN_CHECKPOINTS
 
-    def _advance(self, display: progress.Progress) -> None:
+    def _noticed(self, interrupt: Interrupt) -> tuple[Any, ...]:
+        """What goes into the next step for the other processes to know, where there are any."""
+        if not processes.several():
+            return ()
+        due = processes.is_first() and self._time_is_up()
+        return (processes.flags(self.mesh, interrupt.requested, due),)
+
+    def _advance(self, display: progress.Progress, interrupt: Interrupt) -> None:
         """Take one batch, hand out one step."""
         try:
             batch = next(self.batches)
@@ -184,14 +201,18 @@ class Run:
         if compiles:
             self._seen[shapes] = sharding.examples(batch)
         with display.compiling(self.record.step) if compiles else contextlib.nullcontext():
-            self.state, metrics = self._step(self.state, self._place(batch))
+            noticed = self._noticed(interrupt)
+            self.state, metrics = self._step(self.state, self._place(batch), *noticed)
             if compiles:
                 jax.block_until_ready(metrics)
         self.record.step += 1
+        waited = metrics.pop(step.FLAGS, metrics["loss"])
         self.record.pending.append(metrics)
-        self._in_flight.append(metrics["loss"])
+        self._in_flight.append(waited)
         if len(self._in_flight) > step.run_ahead(self.mesh):
-            self._in_flight.popleft().block_until_ready()
+            waited = jax.block_until_ready(self._in_flight.popleft())
+            if processes.several():
+                self._agreed = tuple(bool(each) for each in np.asarray(waited))
         display.stepped(self.record.step, self._seen[shapes])
 
     def _place(self, batch: Any) -> Any:
@@ -229,15 +250,15 @@ class Run:
                 model = self.model()
                 model.eval()
                 results = {name: rows.number_or_none(v) for name, v in evaluate(model).items()}
-                row["evaluation"] = results
+                row["evaluation"] = results = processes.from_first(results)
             self._judge(results)
         row["seconds"] = round(self._seconds(), 3)
         self.record.pending = []
-        if self.directory is not None:
+        if self.directory is not None and processes.is_first():
             rows.append(self.directory / "metrics.jsonl", row)
         self.history.append(row)
         display.reported(self.record.step, row)
-        if self.options["on_row"] is not None:
+        if self.options["on_row"] is not None and processes.is_first():
             self.options["on_row"](row)
 
     def _judge(self, results: dict[str, Any]) -> None:
@@ -270,6 +291,8 @@ class Run:
             items["best"] = self.best
         checkpoints.save(self.directory, items, dataclasses.asdict(record), self.options["keep"])
         self.saved_step, self._saved_time = self.record.step, time.perf_counter()
+        self._in_flight.clear()  # what was noticed before is done
+        self._agreed = (False, False)
 
 
 def _items(state: step.State) -> dict[str, Any]:

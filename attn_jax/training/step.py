@@ -11,6 +11,8 @@ from jax.sharding import Mesh
 
 from attn_jax.checks import require
 
+FLAGS = "flags of all processes"  # among a step's metrics, where there are several
+
 
 class NonFiniteLoss(ArithmeticError):  # noqa: N818 (it says what happened, as StopIteration does)
     """The loss, its gradient or the updated parameters became inf or NaN at `step`.
@@ -82,7 +84,7 @@ def make_step(
     # Optimizers that search along a line or watch for plateaus want the value as well.
     optimizer = optax.with_extra_args_support(optimizer)
 
-    def step(state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
+    def step(state: State, batch: Any, flags: Any = None) -> tuple[State, dict[str, jax.Array]]:
         rng = jax.random.fold_in(state.rng, state.step)
 
         def objective(parameters):
@@ -109,7 +111,8 @@ def make_step(
         )
         # The host looks at `finite` only now and then: until it does, the good state must wait.
         kept = jax.tree.map(lambda new, old: _where(finite, new, old), moved, state)
-        return kept._replace(finite=finite), {"loss": value, **metrics}
+        agreed = {} if flags is None else {FLAGS: jnp.max(flags, axis=0)}
+        return kept._replace(finite=finite), {"loss": value, **metrics} | agreed
 
     if places is None:
         return jax.jit(step, donate_argnums=0)
