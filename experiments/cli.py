@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -95,12 +95,21 @@ EXPERIMENTS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the process's own) and return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    try:
+
+    def chosen():
         if not argv or argv[0] in ("-h", "--help"):
             print(listing())
         else:
-            with terminable():
-                run(find(argv[0]), argv[1:])
+            run(find(argv[0]), argv[1:])
+
+    return answered(chosen)
+
+
+def answered(function: Callable[[], None]) -> int:
+    """Call a function, say in a line what a person has to know, and return the exit code."""
+    try:
+        with terminable():
+            function()
         if sys.stdout is not None:
             sys.stdout.flush()
     except UserError as error:

@@ -354,3 +354,24 @@ def test_mistakes_are_named(trained, tmp_path, capsys, options, message):
     assert main(trained, *options) == 2
     assert message in capsys.readouterr().err
     assert rows_of(trained) == before
+
+
+def test_several_processes_train_one_model(tmp_path, capfd):
+    tiny = ("--smoke", "--steps", 2)
+    assert main(tmp_path, *tiny, "--processes", 2) == 0
+    out = capfd.readouterr().out
+    assert out.count("results in") == 1  # the first one alone prints
+    run = tmp_path / "language-model" / "default"
+    assert len(json.loads((run / "metrics.json").read_text())["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--processes", 2, "--coordinator", "here:1"), "--coordinator joins others. Got both"),
+        (("--coordinator", "here:1", "--process", 2, "--of", 2), "--process must be below"),
+    ],
+)
+def test_processes_that_cannot_be_are_refused(options, message, tmp_path, capsys):
+    assert main(tmp_path, *options) == 2
+    assert message in capsys.readouterr().err

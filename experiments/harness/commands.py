@@ -5,6 +5,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from experiments.harness import processes
 from experiments.harness.options import Options
 from experiments.harness.runs import Output, compile_quickly
 
@@ -49,6 +50,13 @@ class Command(NamedTuple):
         if options.smoke:
             compile_quickly()
             options = options.tiny()
-        module, name = self.function.rsplit(".", 1)
-        function: Any = getattr(importlib.import_module(f"experiments.{module}"), name)
-        function(options)
+        if hasattr(options, "processes"):
+            processes.run(self.function, options)
+        else:
+            found(self.function)(options)
+
+
+def found(function: str) -> Any:
+    """Return a command's function by its name."""
+    module, name = function.rsplit(".", 1)
+    return getattr(importlib.import_module(f"experiments.{module}"), name)

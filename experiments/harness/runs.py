@@ -26,7 +26,8 @@ from experiments.harness.files import plain, read_json, refusing, to_csv, to_jso
 
 VERSIONS_OF = ("attn_jax", "jax", "flax", "numpy")
 NO_CHECKSUMS: Mapping[str, Any] = MappingProxyType({})
-FREE = ("resume", "output")  # options that a resumed run may change: its directory may have moved
+# options that a resumed run may change: its directory may have moved, to other machines
+FREE = ("resume", "output", "processes")
 UNDER_WAY: dict[Path, Any] = {}  # this process's runs, and their locks
 
 
@@ -49,10 +50,12 @@ class Run:
     """One run's directory, which exists."""
 
     directory: Path
+    writes: bool = True  # of several processes the first one
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> Path:
         """Write metrics.json."""
-        return write(self.directory / "metrics.json", to_json(metrics))
+        path = self.directory / "metrics.json"
+        return write(path, to_json(metrics)) if self.writes else path
 
     def update_metrics(self, metrics: Mapping[str, Any]) -> Path:
         """Write numbers into metrics.json beside those that it has."""
@@ -72,6 +75,8 @@ class Run:
         from attn_jax import plots
 
         path = self.directory / "figures" / f"{name}.png"
+        if not self.writes:
+            return path
         return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
 
     def say_where(self) -> None:
@@ -104,9 +109,14 @@ def start(
     earlier run's options and checksums (name → value: of data, say, which options only point to)
     have to be these.
     """
-    run = Run(output.directory(experiment))
+    from attn_jax.training import processes
+
+    run = Run(output.directory(experiment), writes=processes.is_first())
     if resume:
         require_same(run.directory, options, checksums)
+    if not run.writes:
+        processes.wait("the first one has made the run's directory")
+        return run
     begin(run.directory)
     with refusing(run.directory):
         if not resume and (run.directory / "training").exists():
@@ -121,6 +131,7 @@ def start(
     config = {"experiment": experiment, "options": options}
     config |= {"checksums": checksums} if checksums else {}
     write(run.directory / "config.json", to_json(config | environment()))
+    processes.wait("the first one has made the run's directory")
     return run
 
 

@@ -2,6 +2,7 @@ r"""A language model on any text: bits per character, attention maps, generated 
 
     python -m experiments language-model                                  Python's own help texts
     python -m experiments language-model --text FILE --tokens bpe --name mine
+    python -m experiments language-model --processes 4                    one training in several
     python -m experiments language-model generate --prompt "The import statement"
     python -m experiments language-model compare               masks × positions × normalizers
     python -m experiments language-model speed             beside flax.nnx's modules and PyTorch's
@@ -20,6 +21,7 @@ from typing import Annotated, Literal, Self
 from experiments.harness.commands import Command, ResumableOptions, RunOptions
 from experiments.harness.errors import UserError
 from experiments.harness.options import NonNegative, Options, Positive, Range, Rate, Share, at_least
+from experiments.harness.processes import Processes
 
 Sentence = Annotated[str, Range("at least one character", bool)]
 SENTENCE = "The for statement is used to iterate over the elements of a sequence."
@@ -123,6 +125,7 @@ class Train(Compare):
     """Train a Transformer to predict the next token of a text."""
 
     model: Transformer = field(default_factory=Transformer)
+    processes: Processes = field(default_factory=Processes)
 
 
 @dataclass(frozen=True)

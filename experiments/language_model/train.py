@@ -54,8 +54,9 @@ def run(options: Compare) -> None:
         "held-out text": zlib.crc32(corpus.dev.encode()),
     }
     output = start(NAME, options, options.output, resume=options.resume, checksums=checksums)
-    (output.directory / EVALUATION).unlink(missing_ok=True)  # of an earlier model
-    vocabulary.save(output.directory / VOCABULARY)
+    if output.writes:
+        (output.directory / EVALUATION).unlink(missing_ok=True)  # of an earlier model
+        vocabulary.save(output.directory / VOCABULARY)
     print(
         f"{corpus.source}: {len(corpus.train):,} characters, {len(corpus.dev):,} held out; "
         f"{len(tokens):,} tokens of {len(vocabulary):,} kinds"
