@@ -5,7 +5,7 @@
     python -m experiments speech-recognition --audio DIR --transcripts FILE --name mine
     python -m experiments speech-recognition transcribe --name mine a.wav b.flac
 
-By default many voices of espeak-ng say sentences of a grammar and of 1,000 words; the test's voices
+By default 59 voices of espeak-ng say sentences of a grammar and of 1,000 words; the test's voices
 and sentences are in no other part. With `--recordings` it is clips of one word each, named
 {label}_{speaker}_{n}.wav, of which three to seven are joined with gaps.
 
@@ -13,6 +13,10 @@ The encoder is the pyramid of Listen, Attend and Spell (Chan et al. 2016) on log
 decoder writes characters. Reported are character and word error rate, how often the largest weight
 lies in the time of the word (± 50 ms) while its letters are written, and whether attention goes
 forward only.
+
+Expected on two cores, in a quarter of an hour and the four minutes that making the speech takes:
+803,575 parameters and 3,000 steps get 2.2 % of the characters of the test wrong (one seed), and the
+woodchuck right. The largest weight is in the word's time for 99.9 % of its letters, by chance 22 %.
 """
 
 import dataclasses

@@ -77,7 +77,7 @@ class FitOptions(shared.FitOptions):
 
 
 MODEL = ModelOptions(embedding=128, features=192, order="step_then_attend", dropout=0.3)
-FIT = FitOptions(steps=1500, batch_size=64, evaluate_every=250, buckets=4)
+FIT = FitOptions(steps=1000, batch_size=64, evaluate_every=250, buckets=4)
 
 
 @dataclass(frozen=True)
