@@ -15,10 +15,13 @@ from jaxtyping import Array
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """The first and the last index of each block along one axis: NumPy [blocks]."""
+    """The first and the last index of each block along one axis, [blocks].
 
-    first: np.ndarray
-    last: np.ndarray
+    They are NumPy's, but for a mask that moves them by an array.
+    """
+
+    first: np.ndarray | Array
+    last: np.ndarray | Array
 
     def of(self, ids: Array) -> tuple[Array, Array]:
         """The smallest and the largest of the ids [n] in each block."""

@@ -131,37 +131,57 @@ class Causal(Mask):
 
 @slot
 class Window(Mask):
-    """i - left ≤ j ≤ i + right; None is unbounded on that side.
+    """p - left ≤ j ≤ p + right for p = i + offset; None is unbounded on that side.
+
+    The offset is Causal's: where the first query stands among the keys, in a cache say.
 
     >>> Window(0, 1).dense(2, 3).astype(int).tolist()
     [[1, 1, 0], [0, 1, 1]]
+    >>> Window(0, 1, offset=1).dense(2, 3).astype(int).tolist()
+    [[0, 1, 1], [0, 0, 1]]
     """
 
     left: Integer[ArrayLike, "..."] | None = index()
     right: Integer[ArrayLike, "..."] | None = index()
+    offset: Integer[ArrayLike, "..."] = index(default=0)
 
     def __post_init__(self):
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
                 require_count(size, name)
+        require_integer(self.offset, "offset")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
-        if self.left is not None:
-            allowed &= compare(operator.le, relative_position(key_index, query_index), self.left)
-        if self.right is not None:
-            allowed &= compare(operator.le, relative_position(query_index, key_index), self.right)
+        left, right, offset = self._around
+        query_index = query_index if offset is None else moved(query_index, offset)
+        if left is not None:
+            allowed &= compare(operator.le, relative_position(key_index, query_index), left)
+        if right is not None:
+            allowed &= compare(operator.le, relative_position(query_index, key_index), right)
         return allowed
 
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks in the band, and those within it."""
         band = BlockMask.unknown(rows, columns)
         band = dataclasses.replace(band, all=band.any)
-        if self.left is not None:
-            band &= _not_before(self.left, rows, columns)
-        if self.right is not None:
-            band &= _not_after(self.right, rows, columns)
+        left, right, offset = self._around
+        rows = rows if offset is None else _moved(rows, offset)
+        if left is not None:
+            band &= _not_before(left, rows, columns)
+        if right is not None:
+            band &= _not_after(right, rows, columns)
         return band
+
+    @property
+    def _around(self) -> tuple[Any, Any, Any]:
+        """The sides, and by what queries are moved before: None where the sides can be."""
+        if all(
+            each is None or isinstance(each, int) for each in (self.left, self.right, self.offset)
+        ):
+            left = None if self.left is None else self.left - self.offset
+            return left, None if self.right is None else self.right + self.offset, None
+        return self.left, self.right, self.offset
 
 
 @slot
@@ -425,6 +445,12 @@ def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) ->
         compare(operator.lt, end.reshape(shape), length) for end in (ends.first, ends.last)
     )
     return BlockMask.of(any_inside, all_inside, rows, columns)
+
+
+def _moved(span: Span, offset: Any) -> Span:
+    """The indices plus an offset."""
+    first, last = (moved(jnp.asarray(each), offset) for each in (span.first, span.last))
+    return Span(first, last)
 
 
 def _not_after(most: Any, rows: Span, columns: Span) -> BlockMask:

@@ -14,10 +14,16 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Integer, Num
 
 from attn_jax.blocks import Block, Index, indices  # noqa: F401 - the doctests' indices
-from attn_jax.checks import require, require_function, require_positive, require_scalar
+from attn_jax.checks import (
+    require,
+    require_function,
+    require_integer,
+    require_positive,
+    require_scalar,
+)
 from attn_jax.integers import clip, moved, relative_position
 from attn_jax.precision import accumulate
-from attn_jax.slots import slot, static
+from attn_jax.slots import index, slot, static
 
 _FARTHEST = 2**20  # a table of the buckets of all distances is part of the program
 
@@ -60,11 +66,12 @@ class Bias:
 
 @slot
 class RelativeBias:
-    """scores + table[bucket(j - i)], the table [buckets] learned. (Raffel et al. 2020, T5.)
+    """scores + table[bucket(j - i - offset)], table [buckets] learned. (Raffel et al. 2020, T5.)
 
     Near distances have a bucket each, far ones share buckets that grow in geometric steps up to
     `max_distance`, where the last one begins. `bidirectional` gives half of the buckets to keys
-    after the query (j > i); otherwise such keys share bucket 0.
+    after the query (j > i); otherwise such keys share bucket 0. The offset is Causal's: where the
+    first query stands among the keys.
 
     >>> RelativeBias(jnp.arange(8.0))(jnp.zeros((1, 4)), *indices(1, 4)).tolist()
     [[0.0, 5.0, 6.0, 6.0]]
@@ -73,8 +80,10 @@ class RelativeBias:
     table: Float[ArrayLike, "... buckets"]
     bidirectional: bool = static(default=True)
     max_distance: int | np.integer = static(default=128)
+    offset: Integer[ArrayLike, "..."] = index(default=0)
 
     def __post_init__(self):
+        require_integer(self.offset, "offset")
         least = 4 if self.bidirectional else 2
         require(
             jnp.ndim(self.table) == 1 and self.table.shape[0] >= least,
@@ -94,15 +103,17 @@ class RelativeBias:
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
         scores, table = accumulate(scores, self.table)
-        return scores + table[self.bucket(relative_position(query_index, key_index))]
+        position = moved(query_index, self.offset)
+        return scores + table[self.bucket(relative_position(position, key_index))]
 
     def in_block(self, scores: Float[Array, "q k"], block: Block) -> Float[Array, "q k"]:
         """The scores of a block, with one look at the table for each diagonal, not each pair."""
         rows, columns = block.size
         scores, table = accumulate(scores, self.table)
-        first = block.start[1] - block.start[0] - rows + 1
-        offset = first + jnp.arange(rows + columns - 1)
-        return scores + _diagonals(table[self.bucket(offset)], rows)
+        query, key = (jnp.asarray(start)[None, None] for start in block.start)
+        first = relative_position(moved(query, self.offset), key)[0] - rows + 1
+        relative = first + jnp.arange(rows + columns - 1)
+        return scores + _diagonals(table[self.bucket(relative)], rows)
 
     def bucket(self, offset: Integer[Array, "..."]) -> Integer[Array, "..."]:
         """The bucket of each offset j - i."""
@@ -150,22 +161,27 @@ def _buckets(buckets: int, exact: int, max_distance: int) -> np.ndarray:
 
 @slot
 class Alibi:
-    """scores - slope · |i - j|. (Press, Smith & Lewis 2022.)
+    """scores - slope · |i + offset - j|. (Press, Smith & Lewis 2022.)
+
+    The offset is Causal's: where the first query stands among the keys.
 
     >>> Alibi(0.5)(jnp.zeros((1, 3)), *indices(1, 3)).tolist()
     [[0.0, -0.5, -1.0]]
     """
 
     slope: Float[ArrayLike, "..."] | int
+    offset: Integer[ArrayLike, "..."] = index(default=0)
 
     def __post_init__(self):
         require_scalar(self.slope, "slope")
+        require_integer(self.offset, "offset")
 
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
         scores, slope = accumulate(scores, self.slope)
-        distance = jnp.abs(relative_position(query_index, key_index))
+        position = moved(query_index, self.offset)
+        distance = jnp.abs(relative_position(position, key_index))
         return scores - slope * distance.astype(scores.dtype)
 
 

@@ -134,6 +134,16 @@ SCORE_MODS = [
         {"table": buckets(6)},
     ),
     Member("alibi", lambda library, slope: library.Alibi(slope), {"slope": uniform(0.2, 0.6)}),
+    Member(
+        "alibi_later",
+        lambda library, slope: library.Alibi(slope, offset=2),
+        {"slope": uniform(0.2, 0.6)},
+    ),
+    Member(
+        "relative_bias_later",
+        lambda library, table: library.RelativeBias(table, max_distance=5, offset=2),
+        {"table": buckets(8)},
+    ),
     Member("soft_cap", lambda library, cap: library.SoftCap(cap), {"cap": uniform(0.8, 1.2)}),
     Member(
         "bias_then_soft_cap",
@@ -155,6 +165,7 @@ MASKS = [
     Member("causal_later", lambda library: library.Causal(offset=2)),
     Member("causal_earlier", lambda library: library.Causal(offset=-2)),
     Member("window", lambda library: library.Window(2, 1)),
+    Member("window_later", lambda library: library.Window(2, 1, offset=2)),
     Member("window_left", lambda library: library.Window(1, None)),
     Member("window_right", lambda library: library.Window(None, 0)),
     Member("padding", lambda library: library.Padding(4)),

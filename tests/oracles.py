@@ -108,6 +108,7 @@ class RelativeBias:
     table: np.ndarray
     bidirectional: bool = True
     max_distance: int = 128
+    offset: int = 0
 
     def bucket(self, distance):
         buckets, first = len(self.table), 0
@@ -130,15 +131,16 @@ class RelativeBias:
         return first + exact + steps
 
     def __call__(self, score, i, j):
-        return score + self.table[self.bucket(j - i)]
+        return score + self.table[self.bucket(j - i - self.offset)]
 
 
 @dataclass
 class Alibi:
     slope: float
+    offset: int = 0
 
     def __call__(self, score, i, j):
-        return score - self.slope * abs(i - j)
+        return score - self.slope * abs(i + self.offset - j)
 
 
 @dataclass
@@ -190,8 +192,10 @@ class Causal(Mask):
 class Window(Mask):
     left: int | None
     right: int | None
+    offset: int = 0
 
     def __call__(self, i, j):
+        i = i + self.offset
         far_left = self.left is not None and j < i - self.left
         far_right = self.right is not None and j > i + self.right
         return not far_left and not far_right

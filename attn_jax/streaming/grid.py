@@ -71,7 +71,8 @@ class Grid:
 
     def join(self, blocks: Num[Array, "blocks size *d"]) -> Num[Array, "n *d"]:
         """The rows of queries out of their blocks."""
-        return blocks.reshape(-1, *blocks.shape[2:])[: self.of[0]]
+        rows, size, *rest = blocks.shape
+        return blocks.reshape(rows * size, *rest)[: self.of[0]]
 
 
 def require_known(queries: Any, keys: Any) -> None:
