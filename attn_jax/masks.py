@@ -153,35 +153,27 @@ class Window(Mask):
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
         allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
-        left, right, offset = self._around
-        query_index = query_index if offset is None else moved(query_index, offset)
-        if left is not None:
-            allowed &= compare(operator.le, relative_position(key_index, query_index), left)
-        if right is not None:
-            allowed &= compare(operator.le, relative_position(query_index, key_index), right)
+        position = relative_position(query_index, key_index)
+        if self.left is not None:
+            allowed &= _not_left(position, self.left, self.offset)
+        if self.right is not None:
+            allowed &= _not_right(position, self.right, self.offset)
         return allowed
 
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks in the band, and those within it."""
         band = BlockMask.unknown(rows, columns)
         band = dataclasses.replace(band, all=band.any)
-        left, right, offset = self._around
-        rows = rows if offset is None else _moved(rows, offset)
-        if left is not None:
-            band &= _not_before(left, rows, columns)
-        if right is not None:
-            band &= _not_after(right, rows, columns)
-        return band
-
-    @property
-    def _around(self) -> tuple[Any, Any, Any]:
-        """The sides, and by what queries are moved before: None where the sides can be."""
-        if all(
-            each is None or isinstance(each, int) for each in (self.left, self.right, self.offset)
+        first = columns.first[None, :] - rows.last[:, None]
+        last = columns.last[None, :] - rows.first[:, None]
+        for side, inside, ends in (
+            (self.left, _not_left, (last, first)),
+            (self.right, _not_right, (first, last)),
         ):
-            left = None if self.left is None else self.left - self.offset
-            return left, None if self.right is None else self.right + self.offset, None
-        return self.left, self.right, self.offset
+            if side is not None:
+                any_inside, all_inside = (inside(end, side, self.offset) for end in ends)
+                band &= BlockMask.of(any_inside, all_inside, rows, columns)
+        return band
 
 
 @slot
@@ -447,23 +439,37 @@ def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) ->
     return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
-def _moved(span: Span, offset: Any) -> Span:
-    """The indices plus an offset."""
-    first, last = (moved(jnp.asarray(each), offset) for each in (span.first, span.last))
-    return Span(first, last)
+def _not_left(position: Any, left: Any, offset: Any) -> Any:
+    """Whether positions j - i are at least offset - left."""
+    if isinstance(offset, int):
+        if isinstance(left, int):
+            return compare(operator.ge, position, offset - left)
+        return compare(operator.le, _plus(-position, offset), left)
+    return compare(operator.ge, _plus(position, left), offset)
+
+
+def _not_right(position: Any, right: Any, offset: Any) -> Any:
+    """Whether positions j - i are at most offset + right."""
+    if isinstance(offset, int):
+        if isinstance(right, int):
+            return compare(operator.le, position, offset + right)
+        return compare(operator.le, _plus(position, -offset), right)
+    back = jnp.asarray(
+        _plus(-position, right)
+    )  # which stays at the largest number where it is beyond that
+    return compare(operator.le, -back, offset) | (back == jnp.iinfo(back.dtype).max)
+
+
+def _plus(position: Any, number: Any) -> Any:
+    if isinstance(number, int) and number == 0:
+        return position
+    return moved(jnp.asarray(position), number)
 
 
 def _not_after(most: Any, rows: Span, columns: Span) -> BlockMask:
     """Blocks where j - i is at most that."""
     any_inside = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
     all_inside = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
-    return BlockMask.of(any_inside, all_inside, rows, columns)
-
-
-def _not_before(most: Any, rows: Span, columns: Span) -> BlockMask:
-    """Blocks where i - j is at most that."""
-    any_inside = compare(operator.le, rows.first[:, None] - columns.last[None, :], most)
-    all_inside = compare(operator.le, rows.last[:, None] - columns.first[None, :], most)
     return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
