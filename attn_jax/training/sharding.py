@@ -26,8 +26,8 @@ def fsdp(axis: str = "batch", *, devices: int | None = None, least: int = 1024) 
 
     The largest axis that the devices divide is divided; arrays without one are whole.
 
-    >>> fsdp(devices=4)("kernel", (6, 512))
-    PartitionSpec(None, 'batch')
+    >>> tuple(fsdp(devices=4)("kernel", (6, 512)))
+    (None, 'batch')
     """
 
     def shard(name: str, shape: tuple[int, ...]) -> PartitionSpec:
@@ -48,8 +48,8 @@ def tensor(rules: Mapping[str, PartitionSpec]) -> Shard:
     A name is the path of the parameter, as "stack/blocks/forward/up/kernel"; those that no rule
     matches are whole on each device.
 
-    >>> tensor({"kernel$": PartitionSpec(None, "model")})("out/kernel", (8, 8))
-    PartitionSpec(None, 'model')
+    >>> tuple(tensor({"kernel$": PartitionSpec(None, "model")})("out/kernel", (8, 8)))
+    (None, 'model')
     """
 
     def shard(name: str, shape: tuple[int, ...]) -> PartitionSpec:

@@ -104,12 +104,20 @@ def test_clips_are_joined_and_their_times_kept(tmp_path):
     assert {each.voice for each in sounds.training} == {"ann"}
     assert {each.voice for each in sounds.tests[data.LEFT_OUT]} == {"bob"}
     lengths = {"zero": 0.1, "one": 0.15, "seven": 0.45}
-    for each in sounds.training:
+    speeds = []
+    for each in (*sounds.training, *sounds.tests[data.LEFT_OUT]):
         words = each.text.split()
         assert 3 <= len(words) == len(each.words) <= 7
-        for word, (start, end) in zip(words, each.words, strict=True):
-            assert end - start == pytest.approx(lengths[word], abs=0.01)
         assert each.words[-1, 1] <= len(each.features) * SECONDS + 0.05
+        ratios = [
+            (end - start) / lengths[word]
+            for word, (start, end) in zip(words, each.words, strict=True)
+        ]
+        assert np.ptp(ratios) < 0.01  # one speed for an utterance
+        speeds.append(ratios[0])
+    training, tested = np.split(np.array(speeds), [len(sounds.training)])
+    np.testing.assert_allclose(tested, 1, atol=0.01)
+    assert 0.85 < training.min() < 0.95 < 1.05 < training.max() < 1.17
 
 
 def test_letters_belong_to_the_time_of_their_word():
