@@ -47,7 +47,7 @@ def summary(loaded: Saved, line: str, best: Translation) -> Figure:
     if loaded.model_options.copy:
         shares = copied(loaded.model, source.ids, best.ids)
         words = [
-            f"{word} ●" if share >= 0.5 else word for word, share in zip(words, shares, strict=True)
+            f"{word}●" if share >= 0.5 else word for word, share in zip(words, shares, strict=True)
         ]
     rows, columns = best.weights.shape
     return plots.attention_heatmap(
