@@ -14,6 +14,7 @@ from attn_jax.nn.arguments import fold, require_dtype, require_flags, require_rn
 from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.self_attention import MultiHeadAttention, linear
 from attn_jax.normalizers import Softmax
+from attn_jax.position_encodings import Rotary
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
@@ -94,7 +95,7 @@ class Block(nnx.Module):
       memory_features: of a memory to attend to as well; None: there is none.
       score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
         attention to the memory). Arrays in them are parameters: see `Slots`.
-      positions: "rotary" or "alibi"; others are added to the inputs by an `Embedding`.
+      positions: "rotary", a `Rotary` or "alibi"; others are added to the inputs by an `Embedding`.
       activation: of the feed-forward layer. norm: "layer" or "rms".
       normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
       sequence_axis: likewise, for the self-attention.
@@ -114,7 +115,7 @@ class Block(nnx.Module):
         normalizer: Any = Softmax(),
         score_mod: ScoreMod | None = None,
         mask: MaskFunction | None = None,
-        positions: Literal["none", "rotary", "alibi"] = "none",
+        positions: Literal["none", "rotary", "alibi"] | Rotary = "none",
         activation: str = "gelu",
         norm: str = "layer",
         normalize_query_key: bool = False,
@@ -126,7 +127,8 @@ class Block(nnx.Module):
         rngs: nnx.Rngs,
     ):
         rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
-        require(positions in POSITIONS, "positions", rule, repr(positions))
+        known = positions in POSITIONS or isinstance(positions, Rotary)
+        require(known, "positions", rule, repr(positions))
         (hidden,) = sizes_of(hidden=hidden)
         self.dropout = dropout
         require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))

@@ -20,9 +20,9 @@ from attn_jax.nn.arguments import (
     sizes_of,
     tokens_of,
 )
-from attn_jax.position_encodings import sinusoids
+from attn_jax.position_encodings import Rotary, sinusoids
 
-Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi"]
+Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi"] | Rotary
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi")
 
 
@@ -60,7 +60,7 @@ class Embedding(nnx.Module):
         )
         require_flags(tied=tied)
         require_rngs(rngs)
-        known = positions in POSITIONS
+        known = positions in POSITIONS or isinstance(positions, Rotary)
         require(known, "positions", f"be one of {list(POSITIONS)}", repr(positions))
         require_rate(dropout)
         require_dtype(dtype)

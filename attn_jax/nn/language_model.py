@@ -17,6 +17,7 @@ from attn_jax.nn.arguments import (
 from attn_jax.nn.cache import Cache, KeyValue, require_each_layer
 from attn_jax.nn.embedding import Embedding, Positions
 from attn_jax.nn.transformer import Stack
+from attn_jax.position_encodings import Rotary
 
 
 class LanguageModel(nnx.Module):
@@ -25,7 +26,7 @@ class LanguageModel(nnx.Module):
     Args:
       vocabulary: number of tokens.
       features, heads, layers: of the stack; further options are `Stack`'s.
-      positions: "rotary", "alibi", "sinusoidal", "learned" or "none"; see `Embedding`.
+      positions: "rotary", a `Rotary`, "alibi", "sinusoidal", "learned" or "none"; see `Embedding`.
       longest: how many positions can be learned; others have no limit.
       mask: beside the causal one, a `masks.Window` say.
       tied: whether the output layer is the embedding.
@@ -151,9 +152,10 @@ def step(
     return embedding.logits(outputs[:, 0]), cache, None if weights is None else weights[:, 0]
 
 
-def in_attention(positions: Positions) -> str:
+def in_attention(positions: Positions) -> Any:
     """The positions that a stack knows of; its embedding adds the others."""
-    return positions if positions in ("rotary", "alibi") else "none"
+    rotary = isinstance(positions, Rotary)
+    return positions if rotary or positions in ("rotary", "alibi") else "none"
 
 
 def causal(mask: masks.MaskFunction | None) -> masks.Mask:

@@ -27,11 +27,11 @@ from attn_jax.nn.cache import Cache, KeyValue
 from attn_jax.nn.projected import Projected
 from attn_jax.nn.slots import Slots
 from attn_jax.normalizers import Softmax
-from attn_jax.position_encodings import alibi_slopes, apply_rotary
+from attn_jax.position_encodings import Rotary, alibi_slopes
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 
-Positions = Literal["rotary", "alibi"]
+Positions = Literal["rotary", "alibi"] | Rotary
 
 
 class MultiHeadAttention(nnx.Module):
@@ -49,8 +49,8 @@ class MultiHeadAttention(nnx.Module):
       out_features: of the outputs.
       score, normalizer, score_mod, mask: slots, the same for all heads. Arrays in them are
         parameters (see `Slots`); Python numbers are constants.
-      positions: "rotary" rotates queries and keys by their positions, "alibi" subtracts each head's
-        slope times the distance from its scores.
+      positions: "rotary", or a `Rotary`, rotates queries and keys by their positions, "alibi"
+        subtracts each head's slope times the distance from its scores.
       normalize_query_key: layer norm of each head's queries and keys. (Henry et al. 2020.)
       bias: whether the projections have one.
       dropout: rate on weights, in training.
@@ -102,16 +102,18 @@ class MultiHeadAttention(nnx.Module):
         require_slots(score=score, normalizer=normalizer, score_mod=score_mod, mask=mask)
         require_dtype(dtype)
         require_rate(dropout)
-        known = positions in (None, "rotary", "alibi")
-        require(known, "positions", "be 'rotary', 'alibi' or None", repr(positions))
+        self.rotary = Rotary() if positions == "rotary" else positions
+        self.rotary = self.rotary if isinstance(self.rotary, Rotary) else None
+        known = self.rotary is not None or positions in (None, "alibi")
+        require(known, "positions", "be 'rotary', a Rotary, 'alibi' or None", repr(positions))
         divides = head_features is not None or features % heads == 0
         require(divides, "heads", f"divide features, {features}, without head_features", heads)
         key_value_heads = key_value_heads or heads
         require(heads % key_value_heads == 0, "key_value_heads", f"divide {heads}", key_value_heads)
         head_features = head_features or features // heads
         value_features = value_features or head_features
-        even = positions != "rotary" or head_features % 2 == 0
-        require(even, "head_features", "be even for rotary positions", head_features)
+        if self.rotary is not None:
+            self.rotary.check(head_features)
         self.heads, self.key_value_heads = heads, key_value_heads
         self.positions, self.dropout, self.implementation = positions, dropout, implementation
         self.crosses, self.dtype = memory_features is not None, dtype
@@ -274,9 +276,9 @@ class MultiHeadAttention(nnx.Module):
         return projected.reshape(*rows.shape[:2], heads, layer.out_features // heads)
 
     def _rotated(self, vectors: Array, start: Int[Array, ""] | int) -> Array:
-        if self.positions != "rotary":
+        if self.rotary is None:
             return vectors
-        return apply_rotary(vectors, start + jnp.arange(vectors.shape[1]))
+        return self.rotary(vectors, start + jnp.arange(vectors.shape[1]))
 
     def _joined(self, heads: Float[Array, "b q n e"]) -> Float[Array, "b q o"]:
         joined = heads.reshape(*heads.shape[:2], self.out.in_features)
