@@ -48,7 +48,10 @@ X, MEMORY = np.ones((B, T, D)), np.ones((B, 7, 6))
         ({"key_value_heads": 0}, r"key_value_heads must be a positive integer\. Got 0"),
         ({"head_features": 0}, r"head_features must be a positive integer\. Got 0"),
         ({"heads": 5}, r"heads must divide features, 12, without head_features\. Got 5"),
-        ({"positions": "learned"}, r"positions must be 'rotary', 'alibi' or None\. Got 'learned'"),
+        (
+            {"positions": "learned"},
+            r"positions must be 'rotary', a Rotary, 'alibi' or None\. Got 'learned'",
+        ),
         ({"positions": "rotary"}, r"head_features must be even for rotary positions\. Got 3"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"dropout": None}, "dropout must be one real number. Got None"),
