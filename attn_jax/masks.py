@@ -126,7 +126,7 @@ class Causal(Mask):
 
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
         """Blocks on, below and above the diagonal."""
-        return _not_after(self.offset, rows, columns)
+        return Window(None, 0, self.offset).block_mask(rows, columns)
 
 
 @slot
@@ -454,23 +454,18 @@ def _not_right(position: Any, right: Any, offset: Any) -> Any:
         if isinstance(right, int):
             return compare(operator.le, position, offset + right)
         return compare(operator.le, _plus(position, -offset), right)
-    back = jnp.asarray(
-        _plus(-position, right)
-    )  # which stays at the largest number where it is beyond that
-    return compare(operator.le, -back, offset) | (back == jnp.iinfo(back.dtype).max)
+    if isinstance(right, int) and right == 0:
+        return compare(operator.le, position, offset)
+    back = jnp.asarray(_plus(-position, right))
+    beyond = back == jnp.iinfo(back.dtype).max  # where a sum stays that is larger
+    return compare(operator.le, -back, offset) | beyond
 
 
 def _plus(position: Any, number: Any) -> Any:
+    """position + number, at most the largest one."""
     if isinstance(number, int) and number == 0:
         return position
     return moved(jnp.asarray(position), number)
-
-
-def _not_after(most: Any, rows: Span, columns: Span) -> BlockMask:
-    """Blocks where j - i is at most that."""
-    any_inside = compare(operator.le, columns.first[None, :] - rows.last[:, None], most)
-    all_inside = compare(operator.le, columns.last[None, :] - rows.first[:, None], most)
-    return BlockMask.of(any_inside, all_inside, rows, columns)
 
 
 def _mask(mask: Any) -> Mask:

@@ -82,14 +82,13 @@ def _scanned(grid, one_row, rows, keys, runtime_any, transposes, placed):
         keys = jax.tree.map(lambda each: each[jnp.asarray(columns)], keys)
     elif placed is None and columns.shape[1] != grid.kinds.shape[1]:
         keys = jax.tree.map(lambda each: each[columns[0][0] : columns[0][-1] + 1], keys)
-    present = sorted(set(grid.kinds.ravel().tolist()))
+    kinds = grid.kinds if placed is not None else np.take_along_axis(grid.kinds, columns, axis=1)
+    present = sorted(set(kinds.ravel().tolist()))
     if placed is None:
-        numbers = np.arange(grid.rows)
-        kinds = np.take_along_axis(grid.kinds, columns, axis=1)
-        here = np.searchsorted(present, kinds)
+        numbers, here = np.arange(grid.rows), np.searchsorted(present, kinds)
     else:
         numbers, columns = placed.rows, placed.columns[None, :]
-        here = jnp.asarray(np.searchsorted(present, grid.kinds))[numbers[:, None], columns]
+        here = jnp.asarray(np.searchsorted(present, kinds))[numbers[:, None], columns]
         columns = jnp.broadcast_to(columns, here.shape)
     if runtime_any is not None:
         runtime_any = runtime_any[jnp.asarray(numbers)[:, None], jnp.asarray(columns)]
