@@ -8,7 +8,7 @@ other where they stream on a CPU.
 import dataclasses
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -362,12 +362,7 @@ def _of_slots(
 ) -> dict[str, Part]:
     """The arrays in slots that have axes of examples and heads, by the number of their leaf."""
     parts = {}
-    leaves = jax.tree_util.tree_leaves_with_path(slots)
-    for number, ((path, leaf), ranks) in enumerate(zip(leaves, ranks_of(slots), strict=True)):
-        name = jax.tree_util.keystr(path[-1:], simple=True)
-        leaf, axes = _per_head(leaf, name, ranks, counts[1], features)
-        if not axes:
-            continue
+    for number, name, leaf, axes in _per_head(slots, counts[1], features):
         leading = (1,) * (2 - axes) + leaf.shape[:axes]
         fits = axes <= 2 and all(
             got in (1, size) for got, size in zip(leading, counts, strict=True)
@@ -389,17 +384,26 @@ def heads_of_slots(
 ) -> AttentionSlots:
     """The slots with the arrays of one of so many equal parts of the heads."""
     leaves, structure = jax.tree.flatten(slots)
-    paths = jax.tree_util.tree_leaves_with_path(slots)
-    for number, ((path, leaf), ranks) in enumerate(zip(paths, ranks_of(slots), strict=True)):
-        name = jax.tree_util.keystr(path[-1:], simple=True)
-        _, axes = _per_head(leaf, name, ranks, heads, features)
-        if axes and leaf.shape[axes - 1] == heads > 1:
+    for number, _, leaf, axes in _per_head(slots, heads, features):
+        if leaf.shape[axes - 1] == heads:
             size = heads // parts
             leaves[number] = jax.lax.dynamic_slice_in_dim(leaf, part * size, size, axes - 1)
     return jax.tree.unflatten(structure, leaves)
 
 
 def _per_head(
+    slots: AttentionSlots, heads: int, features: int
+) -> Iterator[tuple[int, str, Any, int]]:
+    """(number, name, array, axes) of the leaves with axes in front of those of one head."""
+    leaves = jax.tree_util.tree_leaves_with_path(slots)
+    for number, ((path, leaf), ranks) in enumerate(zip(leaves, ranks_of(slots), strict=True)):
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        leaf, axes = _with_axes(leaf, name, ranks, heads, features)
+        if axes:
+            yield number, name, leaf, axes
+
+
+def _with_axes(
     leaf: Any, name: str, ranks: frozenset[int], heads: int, features: int
 ) -> tuple[Any, int]:
     """An array of a slot, and how many axes it has in front of those of one head.

@@ -1,6 +1,7 @@
 """Imports point down, every module has a floor, every public name a docstring and a row."""
 
 import ast
+import graphlib
 import inspect
 import subprocess
 import sys
@@ -84,6 +85,23 @@ def imported_packages(path):
         elif isinstance(node, ast.ImportFrom) and not node.level:
             packages.add(node.module.split(".")[0])
     return packages
+
+
+def test_modules_of_experiments_import_each_other_in_no_circle():
+    """Whichever is imported first: a command imports its function's module alone."""
+    root = PACKAGE.parent
+    paths = sorted((root / "experiments").rglob("*.py"))
+    names = {path: ".".join(path.relative_to(root).with_suffix("").parts) for path in paths}
+    names = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    graph = {}
+    for path, name in names.items():
+        graph[name] = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                every = {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+                graph[name] |= every.intersection(names.values()) - {name}
+    assert sum(map(len, graph.values())) > len(graph)
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names a circle
 
 
 def test_tests_of_the_library_do_without_the_experiments():

@@ -24,6 +24,7 @@ from attn_jax.precision import computable
 from attn_jax.score_mods import ScoreMod
 from attn_jax.scores import ScaledDot, Score
 from attn_jax.sharded.layout import LAYOUTS, zigzag
+from attn_jax.slots import apart, together
 from attn_jax.streaming.placement import Placement
 
 WAYS = ("auto", "heads", "ring", "gather")
@@ -89,13 +90,10 @@ def attention(
     way = _chosen(how, slots, query, key, devices)
     spread = PartitionSpec(*[None] * (query.ndim - 3), axis)
     leaves, structure = jax.tree.flatten(slots)
-    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
+    arrays, plain = apart(leaves, known=True)
 
     def on_a_device(query, key, value, arrays):
-        now = list(leaves)
-        for n, array in zip(places, arrays, strict=True):
-            now[n] = array
-        slots = structure.unflatten(now)
+        slots = structure.unflatten(together(arrays, plain))
         return way(query, key, value, slots, axis, devices, layout, block_size)
 
     # check_vma would insert collectives into branches that only some devices take
@@ -109,7 +107,7 @@ def attention(
     )
     given = query
     query, key, value = (spread_over(each, axis, each.ndim - 3) for each in (query, key, value))
-    return sharded_as(given, run(query, key, value, [leaves[n] for n in places]))
+    return sharded_as(given, run(query, key, value, arrays))
 
 
 def _chosen(how: str, slots: AttentionSlots, query: Array, key: Array, devices: int) -> Callable:

@@ -17,10 +17,10 @@ from experiments.kernel_regression.methods import (
     LEARNED,
     SEARCHED,
     Fitted,
+    Results,
     band_of,
     test_error,
 )
-from experiments.kernel_regression.report import Results
 
 MOST_OUTPUTS = 3  # pictures of fits and data, for data with many outputs
 MOST_WEIGHTS = 256  # queries and keys in a picture of weights of large data

@@ -1,7 +1,7 @@
 """The methods, fitted to data of any size."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,9 @@ class Fitted:
     bandwidth: float | np.ndarray | None = None
     alpha: float | None = None
     history: tuple[Mapping[str, Any], ...] = ()  # rows of training, if it was trained
+
+
+Results = Sequence[tuple[Problem, Mapping[str, Fitted]]]  # of each problem, by method
 
 
 def fit_all(problem: Problem, options: Fit, directory: Path) -> dict[str, Fitted]:

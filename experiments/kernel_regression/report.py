@@ -1,6 +1,6 @@
 """Every method on each data set: rows of the table, columns of predictions.csv, pictures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ from experiments.harness.runs import start
 from experiments.harness.tables import print_table
 from experiments.kernel_regression import Fit, data, figures, methods
 from experiments.kernel_regression.data import Problem
-from experiments.kernel_regression.methods import SEARCHED, Fitted, band_of, test_error
+from experiments.kernel_regression.methods import SEARCHED, Fitted, Results, band_of, test_error
 
-Results = Sequence[tuple[Problem, Mapping[str, Fitted]]]
 MOST_NEIGHBOURS = 500  # rows of a sample whose effective neighbours are counted
 HEADINGS = {
     "alpha": "α",
