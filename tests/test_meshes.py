@@ -6,13 +6,9 @@ sharded inputs whose way the compiler finds. Values, and gradients in every arra
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +48,7 @@ from attn_jax.nn import (
     TransformerSeq2Seq,
 )
 from tests.decoding_toy import END, INPUT, OUTPUT, RECURRENT, START
+from tests.several_devices import report_of
 from tests.tolerance import assert_trees_close
 
 B, WAYS = 16, ("shard_map", "explicit", "automatic")
@@ -354,7 +351,7 @@ QUERIES = {
 }
 
 
-def report(names):
+def report(names=None):
     """Print, for each case and way, what went wrong."""
     found = {}
     for name, slots in QUERIES.items():
@@ -371,19 +368,7 @@ def report(names):
 
 @pytest.fixture(scope="module")
 def found():
-    code = "import tests.conftest\nfrom tests import test_meshes\ntest_meshes.report(None)"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    root = Path(__file__).parent.parent
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout.splitlines()[-1])
+    return report_of("test_meshes")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,12 +2,8 @@
 
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 import traceback
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +30,10 @@ from attn_jax.sharded.layout import LAYOUTS
 from attn_jax.streaming.grid import SKIPPED, make_grid
 from attn_jax.streaming.placement import Placement
 from tests import members
+from tests.several_devices import DEVICES, report_of
 from tests.tolerance import assert_trees_close
 
-DEVICES, HEADS = 8, 8
+HEADS = 8
 SIZES = {"q": 32, "k": 48, "d": 3, "e": 2}
 WAYS = list(itertools.product(("ring", "gather", "heads"), LAYOUTS))
 
@@ -236,18 +233,7 @@ NAMES = [*rows(), *SECOND, *(each.__name__ for each in OTHERS)]
 
 @pytest.fixture(scope="module")
 def found():
-    code = "import tests.conftest\nfrom tests import test_sharded\ntest_sharded.report()"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout.splitlines()[-1])
+    return report_of("test_sharded")
 
 
 @pytest.mark.parametrize("name", NAMES)
