@@ -79,8 +79,9 @@ class ModelOptions(Options):
                 sizes = f"{self.features}. Got {self.heads}"
                 raise UserError(f"--heads must divide --features, {sizes}.")
         for name in HISTORY if not self.recurrent_attention else ():
-            if getattr(self, name):
-                raise UserError(f"--{name} {ATTENDS}.")
+            if value := getattr(self, name):
+                off = f"--no-{name}" if value is True else f"--{name} {getattr(ModelOptions, name)}"
+                raise UserError(f"--{name} {ATTENDS}; {off} turns it off. Got {value}.")
 
     @property
     def recurrent_attention(self) -> bool:
