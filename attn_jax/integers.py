@@ -93,3 +93,42 @@ def _is_signed(array: Array) -> bool:
 
 def _widens_to(signed: Any, array: Array) -> bool:
     return _is_signed(array) or jnp.iinfo(array.dtype).bits < jnp.iinfo(signed).bits
+
+
+def at_least(position: Integer[Any, "..."], offset: Any, slack: Any) -> Any:
+    """position ≥ offset - slack; static where all of them are.
+
+    Of an array offset or slack: sums beyond the largest number stay there.
+
+    >>> at_least(np.array([-2, 3]), 2**70, 2**70).tolist()
+    [False, True]
+    """
+    if isinstance(offset, int):
+        if isinstance(slack, int):
+            return compare(operator.ge, position, offset - slack)
+        return compare(operator.le, _plus(-position, offset), slack)
+    return compare(operator.ge, _plus(position, slack), offset)
+
+
+def at_most(position: Integer[Any, "..."], offset: Any, slack: Any) -> Any:
+    """position ≤ offset + slack, likewise.
+
+    >>> at_most(np.array([-2, 3]), 1, 1).tolist()
+    [True, False]
+    """
+    if isinstance(offset, int):
+        if isinstance(slack, int):
+            return compare(operator.le, position, offset + slack)
+        return compare(operator.le, _plus(position, -offset), slack)
+    if isinstance(slack, int) and slack == 0:
+        return compare(operator.le, position, offset)
+    back = jnp.asarray(_plus(-position, slack))
+    beyond = back == jnp.iinfo(back.dtype).max
+    return compare(operator.le, -back, offset) | beyond
+
+
+def _plus(position: Any, number: Any) -> Any:
+    """position + number, at most the largest one."""
+    if isinstance(number, int) and number == 0:
+        return position
+    return moved(jnp.asarray(position), number)

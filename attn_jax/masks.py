@@ -22,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Integer
 from attn_jax.block_mask import BlockMask, Span
 from attn_jax.blocks import Block, Index, all_pairs
 from attn_jax.checks import all_hold, require, require_count, require_function, require_integer
-from attn_jax.integers import compare, moved, relative_position
+from attn_jax.integers import at_least, at_most, compare, moved, relative_position
 from attn_jax.slots import index, slot
 
 MaskFunction = Callable[[Index, Index], Bool[Array, "#q #k"]]
@@ -155,9 +155,9 @@ class Window(Mask):
         allowed = jnp.ones(jnp.broadcast_shapes(query_index.shape, key_index.shape), bool)
         position = relative_position(query_index, key_index)
         if self.left is not None:
-            allowed &= _not_left(position, self.left, self.offset)
+            allowed &= at_least(position, self.offset, self.left)
         if self.right is not None:
-            allowed &= _not_right(position, self.right, self.offset)
+            allowed &= at_most(position, self.offset, self.right)
         return allowed
 
     def block_mask(self, rows: Span, columns: Span) -> BlockMask:
@@ -167,11 +167,11 @@ class Window(Mask):
         first = columns.first[None, :] - rows.last[:, None]
         last = columns.last[None, :] - rows.first[:, None]
         for side, inside, ends in (
-            (self.left, _not_left, (last, first)),
-            (self.right, _not_right, (first, last)),
+            (self.left, at_least, (last, first)),
+            (self.right, at_most, (first, last)),
         ):
             if side is not None:
-                any_inside, all_inside = (inside(end, side, self.offset) for end in ends)
+                any_inside, all_inside = (inside(end, self.offset, side) for end in ends)
                 band &= BlockMask.of(any_inside, all_inside, rows, columns)
         return band
 
@@ -437,35 +437,6 @@ def _before(length: Any, ends: Span, shape: tuple, rows: Span, columns: Span) ->
         compare(operator.lt, end.reshape(shape), length) for end in (ends.first, ends.last)
     )
     return BlockMask.of(any_inside, all_inside, rows, columns)
-
-
-def _not_left(position: Any, left: Any, offset: Any) -> Any:
-    """Whether positions j - i are at least offset - left."""
-    if isinstance(offset, int):
-        if isinstance(left, int):
-            return compare(operator.ge, position, offset - left)
-        return compare(operator.le, _plus(-position, offset), left)
-    return compare(operator.ge, _plus(position, left), offset)
-
-
-def _not_right(position: Any, right: Any, offset: Any) -> Any:
-    """Whether positions j - i are at most offset + right."""
-    if isinstance(offset, int):
-        if isinstance(right, int):
-            return compare(operator.le, position, offset + right)
-        return compare(operator.le, _plus(position, -offset), right)
-    if isinstance(right, int) and right == 0:
-        return compare(operator.le, position, offset)
-    back = jnp.asarray(_plus(-position, right))
-    beyond = back == jnp.iinfo(back.dtype).max  # where a sum stays that is larger
-    return compare(operator.le, -back, offset) | beyond
-
-
-def _plus(position: Any, number: Any) -> Any:
-    """position + number, at most the largest one."""
-    if isinstance(number, int) and number == 0:
-        return position
-    return moved(jnp.asarray(position), number)
 
 
 def _mask(mask: Any) -> Mask:
