@@ -32,10 +32,11 @@ each_narrow = pytest.mark.parametrize("dtype", NARROW)
 
 
 def narrow(dtype, *shape):
-    """Random numbers that every narrow float holds, and what they are in a usual dtype."""
-    numbers = np.random.default_rng(5).choice([0.5, 1.0, 2.0], shape)
+    """Random numbers that each narrow dtype of the kind holds, and those in a usual dtype."""
+    floats = "float" in dtype
+    numbers = np.random.default_rng(5).choice([0.5, 1.0, 2.0] if floats else [0, 1], shape)
     array = numbers.astype(jnp.dtype(dtype))
-    return array, array.astype("float32" if "float" in dtype else "int8")
+    return array, array.astype("float32" if floats else "int8")
 
 
 def assert_equal(got, expected):
