@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Integer
 
 from attn_jax.block_mask import BlockMask, Span
@@ -84,6 +85,21 @@ def combined(masks: Iterable[MaskFunction | None]) -> MaskFunction | None:
     """
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(lambda one, other: _mask(one) & other, given) if given else None
+
+
+def looks_back(mask: MaskFunction | None) -> int | None:
+    """How many keys before its own position a query may attend to; None where there is no limit.
+
+    >>> looks_back(Causal() & Window(3, None)), looks_back(Causal() | Window(3, 0))
+    (3, None)
+    """
+    if isinstance(mask, Window) and mask.left is not None:
+        static = all(isinstance(each, int | np.integer) for each in (mask.left, mask.offset))
+        return max(int(mask.left) - int(mask.offset), 0) if static else None
+    if isinstance(mask, And):
+        limits = [looks_back(each) for each in (mask.left, mask.right)]
+        return min((each for each in limits if each is not None), default=None)
+    return None
 
 
 def in_block(mask: MaskFunction, block: Block) -> Bool[Array, "#q #k"]:
@@ -399,7 +415,7 @@ class Rows(Mask):
 
 @slot
 class Shifted(Mask):
-    """mask(i + start, j): the mask of queries that stand from `start` on.
+    """mask(i + start, j + first_key): of queries from `start` on, and keys from `first_key` on.
 
     >>> Shifted(Causal(), jnp.array(1)).dense(2, 3).astype(int).tolist()
     [[1, 1, 0], [1, 1, 1]]
@@ -407,13 +423,15 @@ class Shifted(Mask):
 
     mask: Any
     start: Integer[ArrayLike, "..."] = index()
+    first_key: Integer[ArrayLike, "..."] = index(default=0)
 
     def __post_init__(self):
         object.__setattr__(self, "mask", _mask(self.mask))
         require_integer(self.start, "start")
+        require_integer(self.first_key, "first_key")
 
     def __call__(self, query_index: Index, key_index: Index) -> Bool[Array, "#q #k"]:
-        return self.mask(moved(query_index, self.start), key_index)
+        return self.mask(moved(query_index, self.start), moved(key_index, self.first_key))
 
 
 class _Function(Mask):

@@ -240,15 +240,16 @@ class Chain:
 
 @slot
 class Shifted:
-    """mod(scores, i + start, j): the mod of queries that stand from `start` on."""
+    """mod(scores, i + start, j + first_key): of queries and keys that stand from there on."""
 
     mod: Any
     start: Integer[ArrayLike, "..."]
+    first_key: Integer[ArrayLike, "..."] = 0
 
     def __call__(
         self, scores: Float[Array, "q k"], query_index: Index, key_index: Index
     ) -> Float[Array, "q k"]:
-        return self.mod(scores, moved(query_index, self.start), key_index)
+        return self.mod(scores, moved(query_index, self.start), moved(key_index, self.first_key))
 
 
 @slot

@@ -84,16 +84,38 @@ def lengths_of(
 
 
 def without_padding(
-    rows: Num[Array, "b t d"], lengths: Int[Array, " b"] | None
+    rows: Num[Array, "b t d"],
+    lengths: Int[Array, " b"] | None,
+    padding: Int[Array, " b"] | None = None,
 ) -> Num[Array, "b t d"]:
-    """The rows, and zeros beyond each example's length.
+    """The rows, and zeros beyond each example's length and in the padding before it.
 
     NaN in padding times a gradient of 0 would be NaN, and a kernel's gradient is a sum over all
     rows.
     """
-    if lengths is None:
-        return rows
-    return jnp.where(real_times(lengths, rows.shape[1]).T[:, :, None], rows, 0)
+    for count, inside in ((lengths, True), (padding, False)):
+        if count is not None:
+            before = real_times(count, rows.shape[1]).T[:, :, None]
+            rows = jnp.where(before, rows, 0) if inside else jnp.where(before, 0, rows)
+    return rows
+
+
+def positions_of(
+    positions: Int[ArrayLike, "..."] | None,
+    rows: Num[Array, "b t ..."],
+    padding: Int[Array, " b"] | None,
+) -> Int[Array, "*#b t"]:
+    """The positions of rows, [t] or [b, t]: 0, 1, … after the padding, where none are given."""
+    b, t = rows.shape[:2]
+    if positions is None:
+        at = jnp.arange(t)
+        return at if padding is None else jnp.maximum(at - padding[:, None], 0)
+    positions = _array(positions)
+    proper = jnp.issubdtype(positions.dtype, jnp.integer)
+    rule = f"be integers [{t}] or [{b}, {t}], as the inputs"
+    require(proper and positions.shape in ((t,), (1, t), (b, t)), "positions", rule, positions)
+    require(all_hold(positions, lambda each: each >= 0), "positions", "not be negative", positions)
+    return jnp.asarray(positions)
 
 
 def tokens_of(name: str, tokens: Int[ArrayLike, "..."], vocabulary: int) -> Int[Array, "b t"]:

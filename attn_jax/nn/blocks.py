@@ -1,5 +1,6 @@
 """Blocks of a Transformer: attention, attention to a memory, a feed-forward layer."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -10,20 +11,38 @@ from attn_jax.checks import require
 from attn_jax.dropout import drop_units
 from attn_jax.masks import MaskFunction
 from attn_jax.meshes import regrouped
-from attn_jax.nn.arguments import fold, require_dtype, require_flags, require_rngs, sizes_of
-from attn_jax.nn.cache import Cache, KeyValue
-from attn_jax.nn.self_attention import MultiHeadAttention, linear
-from attn_jax.normalizers import Softmax
+from attn_jax.nn.arguments import fold, require_dtype, require_rngs, sizes_of
+from attn_jax.nn.cache import AnyCache, KeyValue
+from attn_jax.nn.parts import (
+    Activation,
+    Bias,
+    Gated,
+    Norm,
+    activation_part,
+    linear,
+    norm_part,
+    places_with_bias,
+)
+from attn_jax.nn.self_attention import MultiHeadAttention
 from attn_jax.position_encodings import Rotary
 from attn_jax.score_mods import ScoreMod
-from attn_jax.scores import ScaledDot, Score
 
 # rows, or what `MultiHeadAttention.project_memory` made of them; and their lengths
 PaddedMemory = tuple[Num[Array, "m s c"] | KeyValue, Int[ArrayLike, " m"] | None]
 
-ACTIVATIONS = {"gelu": jax.nn.gelu, "relu": jax.nn.relu, "swiglu": jax.nn.silu}
 POSITIONS = ("none", "rotary", "alibi")
-NORMS = {"layer": nnx.LayerNorm, "rms": nnx.RMSNorm}
+RESIDUALS = ("pre_norm", "post_norm", "sandwich_norm", "parallel")
+
+
+class Rows(NamedTuple):
+    """Which rows of the inputs are there, and where they stand; None: all, from 0 on."""
+
+    lengths: Int[Array, " b"] | None = None
+    padding: Int[Array, " b"] | None = None  # rows before those of each example
+    positions: Int[Array, "*#b t"] | None = None
+
+
+ALL_ROWS = Rows()
 
 
 class FeedForward(nnx.Module):
@@ -32,8 +51,9 @@ class FeedForward(nnx.Module):
     Args:
       features: of inputs and outputs.
       hidden: units between.
-      activation: "gelu", "relu", or "swiglu", which multiplies by silu of a third map.
-      bias: whether the maps have one.
+      activation: a name of `nn.parts.ACTIVATIONS` ("gelu", "relu", "swiglu" …), a function of an
+        array, or `Gated(function)`, which multiplies by that of a third map.
+      bias: whether the maps have one; or the names of those that do, of "up", "gate" and "down".
       dtype: of the computation; None: what inputs and parameters promote to.
       rngs: a seed for the parameters.
 
@@ -47,32 +67,34 @@ class FeedForward(nnx.Module):
         features: int,
         hidden: int,
         *,
-        activation: str,
-        bias: bool,
+        activation: Activation,
+        bias: Bias,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        known = f"be one of {list(ACTIVATIONS)}"
-        require(activation in ACTIVATIONS, "activation", known, repr(activation))
+        activation, places = activation_part(activation), places_with_bias(bias)
         features, hidden = sizes_of(features=features, hidden=hidden)
         require_dtype(dtype)
-        require_flags(bias=bias)
         require_rngs(rngs)
-        self.activation, self.dtype = activation, dtype
-        how = {"use_bias": bias, "param_dtype": float, "rngs": rngs}
-        self.up = nnx.Linear(features, hidden, **how)
-        self.gate = nnx.data(None)
-        if activation == "swiglu":
-            self.gate = nnx.Linear(features, hidden, **how)
-        self.down = nnx.Linear(hidden, features, **how)
+        gated = isinstance(activation, Gated)
+        self.activation = activation.function if gated else activation
+        self.dtype = dtype
+
+        def linear_map(place: str, inputs: int, outputs: int) -> nnx.Linear:
+            own = place in places
+            return nnx.Linear(inputs, outputs, use_bias=own, param_dtype=float, rngs=rngs)
+
+        self.up = linear_map("up", features, hidden)
+        self.gate = linear_map("gate", features, hidden) if gated else nnx.data(None)
+        self.down = linear_map("down", hidden, features)
 
     def __call__(self, inputs: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Map each position by itself."""
-        units, act = linear(self.up, inputs, self.dtype), ACTIVATIONS[self.activation]
+        units = linear(self.up, inputs, self.dtype)
         if self.gate is None:
-            units = act(units)
+            units = self.activation(units)
         else:
-            units = units * act(linear(self.gate, inputs, self.dtype))
+            units = units * self.activation(linear(self.gate, inputs, self.dtype))
         return linear(self.down, units, self.dtype)
 
 
@@ -86,21 +108,31 @@ class Queries(NamedTuple):
 class Block(nnx.Module):
     """Attention, attention to a memory if there is one, and a feed-forward layer.
 
-    Each is added to its inputs, which it gets normalized: x + f(norm(x)). (Xiong et al. 2020.)
+    | residual | x becomes | |
+    |---|---|---|
+    | "pre_norm" | x + f(norm(x)) | Xiong et al. 2020; GPT-2, Llama |
+    | "post_norm" | norm(x + f(x)) | Vaswani et al. 2017; BERT, BART |
+    | "sandwich_norm" | x + norm(f(norm(x))) | Ding et al. 2021; Gemma 2 |
+    | "parallel" | x + f(norm(x)) + g(norm(x)), g the feed-forward layer | GPT-J, GPT-NeoX |
 
     Args:
       features: d of inputs and outputs.
-      heads: of each attention. key_value_heads: see `MultiHeadAttention`.
+      heads: of each attention.
       hidden: units of the feed-forward layer; None: 4 · features.
       memory_features: of a memory to attend to as well; None: there is none.
-      score, normalizer, score_mod, mask: slots of the self-attention (the first two also of the
-        attention to the memory). Arrays in them are parameters: see `Slots`.
+      score_mod, mask, sequence_axis: of the self-attention; see `MultiHeadAttention`.
       positions: "rotary", a `Rotary` or "alibi"; others are added to the inputs by an `Embedding`.
-      activation: of the feed-forward layer. norm: "layer" or "rms".
-      normalize_query_key, bias, implementation, dtype: as for `MultiHeadAttention`.
-      sequence_axis: likewise, for the self-attention.
+      norm: "layer", "rms", or a part that makes one: see `nn.parts`.
+      residual: of the table.
+      activation: of the feed-forward layer; see `FeedForward`.
+      feed_forward: what makes another feed-forward layer, called with (features, dtype=…, rngs=…);
+        None: a `FeedForward`.
+      bias: whether linear maps have one; or the names of those that do: see `nn.parts.PLACES`.
       dropout: rate on weights and on what each part adds.
+      dtype: of the computation; None: what inputs and parameters promote to.
       rngs: a seed for the parameters.
+      options: further ones of each `MultiHeadAttention`: score, normalizer, key_value_heads and so
+        on. Arrays in slots are parameters: see `Slots`.
     """
 
     def __init__(
@@ -109,53 +141,58 @@ class Block(nnx.Module):
         heads: int,
         *,
         hidden: int | None = None,
-        key_value_heads: int | None = None,
         memory_features: int | None = None,
-        score: Score = ScaledDot(),
-        normalizer: Any = Softmax(),
         score_mod: ScoreMod | None = None,
         mask: MaskFunction | None = None,
-        positions: Literal["none", "rotary", "alibi"] | Rotary = "none",
-        activation: str = "gelu",
-        norm: str = "layer",
-        normalize_query_key: bool = False,
-        bias: bool = True,
-        dropout: float = 0.0,
-        implementation: str = "auto",
         sequence_axis: str | None = None,
+        positions: Literal["none", "rotary", "alibi"] | Rotary = "none",
+        norm: Norm = "layer",
+        residual: str = "pre_norm",
+        activation: Activation = "gelu",
+        feed_forward: Callable[..., nnx.Module] | None = None,
+        bias: Bias = True,
+        dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
+        **options: Any,
     ):
         rule = f"be one of {list(POSITIONS)} in a stack (an Embedding adds the others)"
         known = positions in POSITIONS or isinstance(positions, Rotary)
         require(known, "positions", rule, repr(positions))
+        known = residual in RESIDUALS
+        require(known, "residual", f"be one of {list(RESIDUALS)}", repr(residual))
         (hidden,) = sizes_of(hidden=hidden)
-        self.dropout = dropout
-        require(norm in NORMS, "norm", f"be one of {list(NORMS)}", repr(norm))
-        slots = {"score": score, "normalizer": normalizer, "dropout": dropout, "bias": bias}
-        slots |= {"implementation": implementation, "dtype": dtype, "rngs": rngs}
-        slots |= {"key_value_heads": key_value_heads, "normalize_query_key": normalize_query_key}
+        self.dropout, self.residual = dropout, residual
+        how = {"dtype": dtype, "rngs": rngs}
+        options |= {"dropout": dropout, "bias": bias, **how}
         own = {"score_mod": score_mod, "mask": mask, "sequence_axis": sequence_axis}
         own |= {"positions": None if positions == "none" else positions}
 
         def normalization() -> nnx.Module:
-            return NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
+            return norm_part("norm", norm, features, dtype, rngs)
 
         self.attention_norm = normalization()
-        self.attention = MultiHeadAttention(features, heads, **slots, **own)
+        self.attention = MultiHeadAttention(features, heads, **options, **own)
         self.cross_norm = self.cross = nnx.data(None)
         if memory_features is not None:
             self.cross_norm = normalization()
-            slots |= {"memory_features": memory_features}
-            self.cross = MultiHeadAttention(features, heads, **slots)
+            options |= {"memory_features": memory_features}
+            self.cross = MultiHeadAttention(features, heads, **options)
         self.forward_norm = normalization()
-        maps = {"activation": activation, "bias": bias, "dtype": dtype, "rngs": rngs}
-        self.forward = FeedForward(features, hidden or 4 * features, **maps)
+        if feed_forward is None:
+            maps = {"activation": activation, "bias": bias}
+            self.forward = FeedForward(features, hidden or 4 * features, **maps, **how)
+        else:
+            self.forward = feed_forward(features, **how)
+        self.after = nnx.data(None)
+        if residual == "sandwich_norm":
+            parts = ["attention", "forward"] + ["cross"] * (self.cross is not None)
+            self.after = nnx.data({part: normalization() for part in parts})
 
     def __call__(
         self,
         inputs: Float[Array, "b t d"],
-        lengths: Int[Array, " b"] | None = None,
+        rows: Rows = ALL_ROWS,
         memory: PaddedMemory | None = None,
         rng: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b t d"], Queries]:
@@ -163,18 +200,18 @@ class Block(nnx.Module):
 
         The examples' memories may be fewer: several neighbours, hypotheses of one source, share it.
         """
-        own = self.attention_norm(inputs)
-        attended = self.attention(own, lengths=lengths, rng=fold(rng, 0))
-        outputs, queries = self._rest(inputs + self._drop(attended, rng, 1), memory, rng)
+        own = self._before("attention", inputs)
+        attended = self.attention(own, **rows._asdict(), rng=fold(rng, 0))
+        outputs, queries = self._rest(inputs, attended, memory, rng)
         return outputs, Queries(own, queries)
 
     def extend(
-        self, inputs: Float[Array, "b t d"], cache: Cache, memory: PaddedMemory | None
-    ) -> tuple[Float[Array, "b t d"], Cache, Queries]:
+        self, inputs: Float[Array, "b t d"], cache: AnyCache, memory: PaddedMemory | None
+    ) -> tuple[Float[Array, "b t d"], AnyCache, Queries]:
         """The next positions, the cache with them, and the queries."""
-        own = self.attention_norm(inputs)
+        own = self._before("attention", inputs)
         attended, cache = self.attention.extend(own, cache)
-        outputs, queries = self._rest(inputs + attended, memory, None)
+        outputs, queries = self._rest(inputs, attended, memory, None)
         return outputs, cache, Queries(own, queries)
 
     def alignment(
@@ -186,19 +223,38 @@ class Block(nnx.Module):
         return regrouped(weights, (*queries.shape[:2], weights.shape[2]))
 
     def _rest(
-        self, inputs: Array, memory: PaddedMemory | None, rng: PRNGKeyArray | None
+        self, inputs: Array, attended: Array, memory: PaddedMemory | None, rng: PRNGKeyArray | None
     ) -> tuple[Array, Array | None]:
+        """What follows the self-attention."""
+        outputs = self._added("attention", inputs, attended, fold(rng, 1))
         queries = None
         if self.cross is not None:
-            rows, lengths = memory
-            queries = self.cross_norm(inputs)
-            each = _by_memory(queries, rows)
-            attended = self.cross(each, rows, lengths=lengths, rng=fold(rng, 2))
-            inputs = inputs + self._drop(regrouped(attended, inputs.shape), rng, 3)
-        return inputs + self._drop(self.forward(self.forward_norm(inputs)), rng, 4), queries
+            memory_rows, lengths = memory
+            queries = self._before("cross", outputs)
+            each = _by_memory(queries, memory_rows)
+            attended = self.cross(each, memory_rows, lengths=lengths, rng=fold(rng, 2))
+            outputs = self._added(
+                "cross", outputs, regrouped(attended, outputs.shape), fold(rng, 3)
+            )
+        mapped = self.forward(self._before("forward", inputs if self._parallel else outputs))
+        return self._added("forward", outputs, mapped, fold(rng, 4)), queries
 
-    def _drop(self, units: Array, rng: PRNGKeyArray | None, number: int) -> Array:
-        return drop_units(units, self.dropout, fold(rng, number))
+    @property
+    def _parallel(self) -> bool:
+        return self.residual == "parallel"
+
+    def _before(self, part: str, inputs: Array) -> Array:
+        """What a part gets."""
+        return inputs if self.residual == "post_norm" else getattr(self, f"{part}_norm")(inputs)
+
+    def _added(
+        self, part: str, inputs: Array, outputs: Array, rng: PRNGKeyArray | None
+    ) -> Float[Array, "b t d"]:
+        """What a part's outputs make of its inputs."""
+        if self.after is not None:
+            outputs = self.after[part](outputs)
+        summed = inputs + drop_units(outputs, self.dropout, rng)
+        return getattr(self, f"{part}_norm")(summed) if self.residual == "post_norm" else summed
 
 
 def _by_memory(

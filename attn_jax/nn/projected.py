@@ -23,7 +23,7 @@ ROWS = 128  # queries whose weights exist at a time where they are reduced
 class Projected(NamedTuple):
     """Queries, keys and values of all heads, and which of the pairs are allowed.
 
-    In a cache the queries stand from `start` on.
+    In a cache the queries stand from the `start`-th key on, and the keys from `first_key` on.
     """
 
     query: Float[Array, "b q n d"]
@@ -32,7 +32,9 @@ class Projected(NamedTuple):
     mask: ArrayLike | None = None  # beside the module's own
     lengths: Int[Array, " b"] | None = None  # of the keys
     slopes: Float[Array, " n"] | None = None  # of ALiBi's biases
-    start: Int[Array, ""] | None = None
+    padding: Int[Array, " b"] | None = None  # keys before those of each example
+    start: Int[Array, ""] | int | None = None
+    first_key: Int[Array, ""] | int = 0
 
     def attended(
         self,
@@ -144,10 +146,24 @@ class Projected(NamedTuple):
         return over_heads(one, self.query, self.key, self.value, every, **where, **options)
 
     def _allowed(self, slots: Slots) -> list[masks.MaskFunction]:
-        mask = slots["mask"]
-        if mask is None or self.start is None:
-            return [] if mask is None else [mask]
-        return [masks.Shifted(mask, self.start)]
+        """The module's mask, and that of the keys that are there."""
+        mask, absent, allowed = slots["mask"], self.padding, []
+        if mask is not None and self.start is not None:
+            mask = masks.Shifted(mask, self._first_query, self.first_key)
+        if mask is not None:
+            allowed.append(mask)
+        if not isinstance(self.first_key, int):  # it is negative where a cache is not yet full
+            absent = jnp.maximum((0 if absent is None else absent) - self.first_key, 0)
+        if absent is not None:
+            allowed.append(~masks.Prefix(absent[:, None] if absent.ndim else absent))
+        return allowed
 
     def _shifted(self, mod: ScoreMod) -> ScoreMod:
-        return mod if self.start is None else Shifted(mod, self.start)
+        if self.start is None:
+            return mod
+        return Shifted(mod, self._first_query, self.first_key)
+
+    @property
+    def _first_query(self) -> Int[Array, ""] | int:
+        """Its position."""
+        return self.start + self.first_key

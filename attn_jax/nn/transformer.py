@@ -6,6 +6,7 @@ pass (`remat`), so that the memory of a gradient is that of one block and the la
 Decoding, which runs each layer anew for every token, is for a stack that is `unrolled`.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from attn_jax.checks import require
 from attn_jax.nn import over_layers
 from attn_jax.nn.arguments import (
     lengths_of,
+    positions_of,
     require_dtype,
     require_flags,
     require_rngs,
@@ -24,9 +26,10 @@ from attn_jax.nn.arguments import (
     sizes_of,
     without_padding,
 )
-from attn_jax.nn.blocks import NORMS, Block
-from attn_jax.nn.cache import Cache, KeyValue, require_each_layer
-from attn_jax.nn.over_layers import BY_LAYER, Inspect
+from attn_jax.nn.blocks import Block, Rows
+from attn_jax.nn.cache import AnyCache, KeyValue, require_each_layer
+from attn_jax.nn.over_layers import Inspect
+from attn_jax.nn.parts import Norm, norm_part
 from attn_jax.slots import is_pure
 
 
@@ -38,7 +41,10 @@ class Stack(nnx.Module):
       heads: of each attention.
       layers: how many blocks.
       memory_features: of a memory to attend to as well; None: there is none.
-      norm: "layer" or "rms".
+      norm, residual: of the blocks; the norm at the end is of the same kind, and there is none
+        where the blocks' residual is "post_norm".
+      pattern: options of neighbouring blocks that differ from the others, repeated up to the last
+        layer: `[{"mask": Window(9, 0)}, {}]` for a window in every second one. None: all are alike.
       dtype: of the computation; None: what inputs and parameters promote to.
       remat: recompute each block in the backward pass instead of keeping what is in it.
       rngs: a seed for the parameters.
@@ -58,7 +64,9 @@ class Stack(nnx.Module):
         layers: int,
         *,
         memory_features: int | None = None,
-        norm: str = "layer",
+        norm: Norm = "layer",
+        residual: str = "pre_norm",
+        pattern: Sequence[Mapping[str, Any]] | None = None,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
@@ -71,33 +79,56 @@ class Stack(nnx.Module):
         require_rngs(rngs)
         require_dtype(dtype)
         options |= {"memory_features": memory_features, "norm": norm, "dtype": dtype}
+        options |= {"residual": residual}
+        pattern = [{}] if pattern is None else list(pattern)
+        divides = len(pattern) > 0 and layers % len(pattern) == 0
+        require(divides, "pattern", f"have a length that divides layers, {layers}", len(pattern))
         self.features, self.memory_features, self.dtype = features, memory_features, dtype
         self.count, self.remat = layers, remat
 
-        @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=(0,), out_axes=0, transform_metadata=BY_LAYER)
-        def blocks(rngs: nnx.Rngs) -> Block:
-            return Block(features, heads, **options, rngs=rngs)
+        @nnx.split_rngs(splits=layers // len(pattern))
+        @nnx.vmap(in_axes=(0,), out_axes=0, transform_metadata=over_layers.BY_LAYER)
+        def blocks(rngs: nnx.Rngs) -> Block | over_layers.Pattern:
+            each = [Block(features, heads, **options | own, rngs=rngs) for own in pattern]
+            return each[0] if len(each) == 1 else over_layers.Pattern(each)
 
         self.blocks = blocks(rngs)
-        self.pure = all(is_pure(self.blocks.attention.slots[name]) for name in SIGNATURES)
-        self.norm = NORMS[norm](features, param_dtype=float, dtype=dtype, rngs=rngs)
+        self.pure = all(
+            is_pure(block.attention.slots[name])
+            for block in over_layers.pattern_of(self.blocks)
+            for name in SIGNATURES
+        )
+        self.norm = nnx.data(None)
+        if residual != "post_norm":
+            self.norm = norm_part("norm", norm, features, dtype, rngs)
 
     def __call__(
         self,
         inputs: Num[ArrayLike, "b t d"],
         *,
         lengths: Int[ArrayLike, " b"] | None = None,
+        padding: Int[ArrayLike, " b"] | None = None,
+        positions: Int[ArrayLike, "*#b t"] | None = None,
         memory: Num[ArrayLike, "b s c"] | None = None,
         memory_lengths: Int[ArrayLike, " b"] | None = None,
         rng: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t d"]:
         """All positions at once; with `rng`, in training, some units are dropped.
 
-        Values beyond an example's length, NaN too, change no other position and no gradient.
+        Args:
+          inputs: rows.
+          lengths: where each example's rows end.
+          padding: how many rows come before those of each example.
+          positions: of the rows, for rotary ones; None: 0, 1, …, after the padding.
+          memory: what is attended to as well.
+          memory_lengths: how many rows of it each example has.
+          rng: for dropout.
+
+        Values in padding, NaN too, change no other position and no gradient.
         """
-        where = {"lengths": lengths, "memory": memory, "memory_lengths": memory_lengths}
-        return self.inspect(None, inputs, **where, rng=rng)[0]
+        rows = {"lengths": lengths, "padding": padding, "positions": positions}
+        where = {"memory": memory, "memory_lengths": memory_lengths, "rng": rng}
+        return self.inspect(None, inputs, **rows, **where)[0]
 
     def inspect(
         self,
@@ -105,6 +136,8 @@ class Stack(nnx.Module):
         inputs: Num[ArrayLike, "b t d"],
         *,
         lengths: Int[ArrayLike, " b"] | None = None,
+        padding: Int[ArrayLike, " b"] | None = None,
+        positions: Int[ArrayLike, "*#b t"] | None = None,
         memory: Num[ArrayLike, "b s c"] | None = None,
         memory_lengths: Int[ArrayLike, " b"] | None = None,
         rng: PRNGKeyArray | None = None,
@@ -123,7 +156,10 @@ class Stack(nnx.Module):
         inputs = self._rows(inputs)
         if lengths is not None:
             lengths = lengths_of("lengths", lengths, *inputs.shape[:2])
-            inputs = without_padding(inputs, lengths)
+        if padding is not None:
+            padding = lengths_of("padding", padding, *inputs.shape[:2])
+        inputs = without_padding(inputs, lengths, padding)
+        positions = positions_of(positions, inputs, padding)
         require_memory(self.memory_features, memory)
         if memory is not None:
             memory = rows_of("memory", memory, self.memory_features)
@@ -136,19 +172,24 @@ class Stack(nnx.Module):
             self.blocks,
             function,
             inputs,
-            lengths,
+            Rows(lengths, padding, positions),
             memory,
             rng,
             remat=self.remat,
             once=self.pure and is_pure(function),
         )
-        return self.norm(outputs), found
+        return self._normalized(outputs), found
 
     # Decoding
 
-    def cache(self, batch: int, length: int) -> tuple[Cache, ...]:
-        """An empty cache of each layer, with room for so many positions."""
-        return tuple(block.attention.cache(batch, length) for block in self.layers())
+    def cache(
+        self, batch: int, length: int, padding: Int[ArrayLike, " b"] | None = None
+    ) -> tuple[AnyCache, ...]:
+        """An empty cache of each layer, with room for so many positions.
+
+        The first `padding` of each example are not there. See `MultiHeadAttention.cache`.
+        """
+        return tuple(block.attention.cache(batch, length, None, padding) for block in self.layers())
 
     def project_memory(self, memory: Num[ArrayLike, "b s c"]) -> tuple[KeyValue, ...]:
         """The memory as each layer's heads compare and sum it."""
@@ -158,11 +199,11 @@ class Stack(nnx.Module):
     def extend(
         self,
         inputs: Num[ArrayLike, "b t d"],
-        cache: tuple[Cache, ...],
+        cache: tuple[AnyCache, ...],
         *,
         memory: Num[ArrayLike, "m s c"] | tuple[KeyValue, ...] | None = None,
         memory_lengths: Int[ArrayLike, " m"] | None = None,
-    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...]]:
+    ) -> tuple[Float[Array, "b t d"], tuple[AnyCache, ...]]:
         """The outputs at the next positions, as many of each example, and the cache with them.
 
         The memory may be what `project_memory` made of it, and neighbouring examples, hypotheses of
@@ -174,15 +215,16 @@ class Stack(nnx.Module):
     def extend_aligned(
         self,
         inputs: Num[ArrayLike, "b t d"],
-        cache: tuple[Cache, ...],
+        cache: tuple[AnyCache, ...],
         *,
         memory: Num[ArrayLike, "m s c"] | tuple[KeyValue, ...] | None,
         memory_lengths: Int[ArrayLike, " m"] | None = None,
-    ) -> tuple[Float[Array, "b t d"], tuple[Cache, ...], Float[Array, "b t s"] | None]:
+    ) -> tuple[Float[Array, "b t d"], tuple[AnyCache, ...], Float[Array, "b t s"] | None]:
         """`extend`, and the last layer's weights over the memory, the mean of its heads."""
         inputs = self._rows(inputs)
-        require_each_layer("cache", cache, Cache, self.count)
-        cache[0].require_room(inputs)
+        require_each_layer("cache", cache, AnyCache, self.count)
+        for each in cache:
+            each.require_room(inputs)
         require_memory(self.memory_features, memory)
         if memory is not None:
             if not isinstance(memory, tuple):
@@ -199,7 +241,7 @@ class Stack(nnx.Module):
         alignment = None
         if memory is not None:
             alignment = self.layers()[-1].alignment(queries, (memory[-1], memory_lengths))
-        return self.norm(outputs), cache, alignment
+        return self._normalized(outputs), cache, alignment
 
     def unrolled(self) -> "Stack":
         """The same stack with each layer's parameters in arrays of their own.
@@ -216,8 +258,12 @@ class Stack(nnx.Module):
 
     def _rows(self, inputs: ArrayLike) -> Array:
         inputs = rows_of("inputs", inputs, self.features)
-        promoted = jnp.result_type(inputs, self.norm.scale[...])
+        first = over_layers.pattern_of(self.blocks)[0]
+        promoted = jnp.result_type(inputs, first.attention.query.kernel[...])
         return inputs.astype(promoted if self.dtype is None else self.dtype)
+
+    def _normalized(self, outputs: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        return outputs if self.norm is None else self.norm(outputs)
 
 
 def require_memory(features: int | None, memory: Any) -> None:

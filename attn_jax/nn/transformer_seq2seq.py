@@ -1,17 +1,25 @@
 """A Transformer as an encoder and a decoder, with the methods of the recurrent `Seq2Seq`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Shaped
 
-from attn_jax import masks, metrics
+from attn_jax import masks
 from attn_jax.checks import require
 from attn_jax.decoding import Step
-from attn_jax.nn.arguments import fold, lengths_of, sizes_of, targets_of, tokens_of
+from attn_jax.nn.arguments import (
+    fold,
+    lengths_of,
+    require_flags,
+    sizes_of,
+    targets_of,
+    tokens_of,
+)
 from attn_jax.nn.blocks import Block, Queries
-from attn_jax.nn.cache import Cache
+from attn_jax.nn.cache import AnyCache
 from attn_jax.nn.embedding import Embedding, Positions
 from attn_jax.nn.encoders import Encoded, averaged, memory_length
 from attn_jax.nn.language_model import causal, in_attention, step
@@ -27,6 +35,9 @@ class TransformerDecoder(nnx.Module):
       features, heads, layers: of the stack, and of the memory; further options are `Stack`'s.
       positions, longest: as for `LanguageModel`.
       mask: of the self-attention, beside the causal one; None: that alone.
+      memory_features: of the memory; None: `features`.
+      embedding: further options of the `Embedding`: tied, scale, norm and so on.
+      tokens: an array of vectors that are shared with another embedding; None: its own.
     """
 
     def __init__(
@@ -38,14 +49,23 @@ class TransformerDecoder(nnx.Module):
         *,
         positions: Positions,
         longest: int,
-        mask: masks.MaskFunction | None,
+        mask: masks.MaskFunction | None = None,
+        memory_features: int | None = None,
+        embedding: Mapping[str, Any] | None = None,
+        tokens: nnx.Param | None = None,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
         **options: Any,
     ):
-        how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
-        where = {"positions": positions, "longest": longest}
+        how = {"dropout": dropout, "dtype": dtype, "rngs": rngs}
+        where = {"positions": positions, "longest": longest} | dict(embedding or {})
         self.embedding = Embedding(vocabulary, features, **where, **how)
-        options |= {"positions": in_attention(positions), "mask": causal(mask)}
-        self.stack = Stack(features, heads, layers, memory_features=features, **options)
+        if tokens is not None:
+            self.embedding.tokens = tokens
+        options |= how | {"positions": in_attention(positions), "mask": causal(mask)}
+        options |= {"memory_features": memory_features or features}
+        self.stack = Stack(features, heads, layers, **options)
 
     def __call__(
         self, tokens: Int[ArrayLike, "b t"], encoded: Encoded, *, rng: PRNGKeyArray | None = None
@@ -66,7 +86,7 @@ class TransformerDecoder(nnx.Module):
         seen = {"memory": encoded.memory, "memory_lengths": encoded.length}
         return self.stack.inspect(_alignment, self.embedding(tokens), **seen)[1][-1]
 
-    def begin(self, encoded: Encoded, *, longest: int) -> tuple[Step, tuple[Cache, ...]]:
+    def begin(self, encoded: Encoded, *, longest: int) -> tuple[Step, tuple[AnyCache, ...]]:
         """The step function and the first state for `attn_jax.decoding`, of `longest` tokens.
 
         The memory is projected here, once; hypotheses of a source share it.
@@ -94,6 +114,9 @@ class TransformerSeq2Seq(nnx.Module):
       features, heads, layers: of both stacks; further options are `Stack`'s.
       positions, longest: as for `LanguageModel`.
       mask: of both self-attentions; in the decoder beside the causal one.
+      embedding: further options of both `Embedding`s: tied, scale, norm and so on.
+      shared: whether sources and targets have the same vectors. (Press & Wolf 2017.)
+      encoder, decoder: options in which the stacks differ: layers, score_mod and so on.
       dropout: rate, in training.
       rngs: a seed for the parameters.
 
@@ -115,11 +138,18 @@ class TransformerSeq2Seq(nnx.Module):
         positions: Positions = "sinusoidal",
         longest: int = 1024,
         mask: masks.MaskFunction | None = None,
+        embedding: Mapping[str, Any] | None = None,
+        shared: bool = False,
+        encoder: Mapping[str, Any] | None = None,
+        decoder: Mapping[str, Any] | None = None,
         dropout: float = 0.0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **options: Any,
     ):
+        require_flags(shared=shared)
+        same = not shared or sources == targets
+        require(same, "shared", "be False where sources and targets differ", (sources, targets))
         options |= {"mask": mask, "dropout": dropout, "dtype": dtype, "rngs": rngs}
         how = {name: options[name] for name in ("dropout", "dtype", "rngs")}
         where = {"positions": positions, "longest": longest}
@@ -127,16 +157,22 @@ class TransformerSeq2Seq(nnx.Module):
         require(one, "sources", "be None with a stem, and a number without", sources)
         self.embedding = self.inputs = self.stem = nnx.data(None)
         if stem is None:
-            self.embedding = Embedding(sources, features, **where, **how)
+            own = {"tied": True, "output_bias": False}  # it makes no logits
+            own = dict(embedding or {}) | own
+            self.embedding = Embedding(sources, features, **where, **how, **own)
         else:
             free = positions != "learned"
             require(free, "positions", "not be learned, where a stem makes them", repr(positions))
             self.stem, self.positions = stem, positions
             kinds = {"dtype": dtype, "param_dtype": float}
             self.inputs = nnx.Linear(stem.memory_features, features, **kinds, rngs=rngs)
-        own = {"positions": in_attention(positions)}
-        self.encoder = Stack(features, heads, layers, **own, **options)
-        self.decoder = TransformerDecoder(targets, features, heads, layers, **where, **options)
+        of_encoder = {"layers": layers, "positions": in_attention(positions)} | options
+        self.encoder = Stack(features, heads, **of_encoder | dict(encoder or {}))
+        of_decoder = {"layers": layers, "embedding": embedding} | where | options
+        of_decoder |= {"tokens": self.embedding.tokens if shared else None}
+        self.decoder = TransformerDecoder(
+            targets, features, heads, **of_decoder | dict(decoder or {})
+        )
 
     def encode(
         self,
@@ -187,13 +223,12 @@ class TransformerSeq2Seq(nnx.Module):
         embedding.require_positions("target", target.shape[1])
         encoded = self.encode(batch["source"], batch["source_length"], rng=rng)
         outputs = self.decoder.outputs(before, encoded, rng=fold(rng, 2))
-        layer = embedding.output_layer(outputs.dtype)
         how = {"where": real, "label_smoothing": label_smoothing}
-        return metrics.linear_cross_entropy(outputs, *layer, target, **how)
+        return embedding.cross_entropy(outputs, target, **how)
 
     def begin(
         self, source: Shaped[ArrayLike, "b s ..."], length: Int[ArrayLike, " b"], *, longest: int
-    ) -> tuple[Step, tuple[Cache, ...]]:
+    ) -> tuple[Step, tuple[AnyCache, ...]]:
         """The step function and the first state for `attn_jax.decoding`, of `longest` tokens."""
         return self.decoder.begin(self.encode(source, length), longest=longest)
 

@@ -296,12 +296,12 @@ def test_what_a_cache_has_no_room_for_is_nan_where_jax_traces(options):
 def test_more_positions_than_a_cache_has_are_stored_as_far_as_they_fit(used):
     cache = Cache(np.zeros((B, 1, 5, 2)), np.zeros((B, 1, 5, 3)), np.full(B, used, np.int32))
     cache = jax.tree.map(jnp.asarray, cache)
-    rows = RNG.normal(size=(B, 7, 1, 2)), RNG.normal(size=(B, 7, 1, 3))
-    got = jax.jit(lambda cache, *rows: cache.extended(*rows))(cache, *rows)
+    rows = RNG.normal(size=(B, 1, 7, 2)), RNG.normal(size=(B, 1, 7, 3))
+    got = jax.jit(lambda cache, *rows: cache.extended(*rows)[0])(cache, *rows)
     fits = max(5 - used, 0)
     for stored, new in zip(got[:2], rows, strict=True):
         expected = np.zeros(stored.shape)
-        expected[:, 0, 5 - fits :] = new[:, :fits, 0]
+        expected[:, 0, 5 - fits :] = new[:, 0, :fits]
         assert_close(stored, expected)
     assert got.used.tolist() == [used + 7] * B
 
