@@ -107,7 +107,8 @@ def _ranks(hint: Any) -> frozenset[int]:
 
 
 def extra_axes(array: Any, ranks: frozenset[int]) -> int:
-    """How many axes an array has in front of those of one head."""
+    """How many axes an array, or Flax's variable of one, has in front of those of one head."""
+    array = array.get_value() if hasattr(array, "get_value") else array
     if not ranks or not isinstance(array, (jax.Array, np.ndarray)):
         return 0
     one = max(ranks)
