@@ -109,7 +109,7 @@ def positions_of(
     b, t = rows.shape[:2]
     if positions is None:
         at = jnp.arange(t)
-        return at if padding is None else jnp.maximum(at - padding[:, None], 0)
+        return at if padding is None else jnp.maximum(at[None] - padding[:, None], 0)
     positions = _array(positions)
     proper = jnp.issubdtype(positions.dtype, jnp.integer)
     rule = f"be integers [{t}] or [{b}, {t}], as the inputs"

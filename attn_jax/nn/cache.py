@@ -55,7 +55,7 @@ class Cache(NamedTuple):
     def next_positions(self, count: int) -> Int[Array, "*#b t"]:
         """Where each example's next rows stand, not counting its padding: [t], or [b, t]."""
         at = self.position + jnp.arange(count)
-        return at if self.padding is None else jnp.maximum(at - self.padding[:, None], 0)
+        return at if self.padding is None else jnp.maximum(at[None] - self.padding[:, None], 0)
 
     def require_room(self, inputs: Float[Array, "b t d"]) -> None:
         """Refuse inputs of another batch, and more of them than there is room for.

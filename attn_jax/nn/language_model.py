@@ -171,7 +171,7 @@ class LanguageModel(nnx.Module):
         if lengths is not None:  # padded behind: each is moved to the end
             lengths = lengths_of("lengths", lengths, batch, count)
             padding = count - lengths
-            at = (jnp.arange(count) - padding[:, None]) % count
+            at = (jnp.arange(count)[None] - padding[:, None]) % count
             prompt = jnp.take_along_axis(prompt, at, axis=1)
         if padding is not None:
             padding = lengths_of("padding", padding, batch, count)

@@ -3,15 +3,18 @@ r"""A language model on any text: bits per character, attention maps, generated 
     python -m experiments language-model                                  Python's own help texts
     python -m experiments language-model --text FILE --tokens bpe --name mine
     python -m experiments language-model --processes 4                    one training in several
-    python -m experiments language-model generate --prompt "The import statement"
+    python -m experiments language-model generate --prompt "The import statement" --plot
+    python -m experiments language-model generate --weights DIR --prompt "The import statement"
     python -m experiments language-model compare               masks × positions × normalizers
     python -m experiments language-model speed             beside flax.nnx's modules and PyTorch's
 
 `train` trains a Transformer (a quarter of an hour on two cores; 1.60 bits per character of Python's
 help that it did not see), and draws the weights of every head on `--sentence` and each head's
 entropy. `evaluate` does so again, on another text where `--text` names one, and writes
-evaluation.json. `generate` continues a prompt token by token, from a cache. `speed` measures models
-of its own sizes: training, a long context's memory, decoding, compiling.
+evaluation.json. `generate` continues a prompt token by token, from a cache; `--weights` names a
+folder of an open model (GPT-2, Llama, Gemma 2 and others: `attn_jax.nn.interop`) that does so, and
+nothing is downloaded. `speed` measures models of its own sizes: training, a long context's memory,
+decoding, compiling.
 """
 
 from dataclasses import dataclass, field, replace
@@ -147,8 +150,13 @@ class Evaluate(RunOptions):
 
 @dataclass(frozen=True)
 class Generate(RunOptions):
-    """Continue a prompt by a trained model."""
+    """Continue a prompt by a trained model, or by an open one."""
 
+    weights: Path | None = None
+    """A folder with an open model's config.json, *.safetensors and tokenizer.json. Default: the run
+    of this `--name`."""
+    plot: bool = False
+    """Draw every head's weights on the text, and write a page to explore them."""
     prompt: str = "The "
     """What the text begins with."""
     count: Positive[int] = 400

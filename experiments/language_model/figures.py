@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import ArrayLike
 from matplotlib.figure import Figure
 
 from attn_jax import plots
@@ -25,9 +26,13 @@ def of_sentence(
     if len(ids) > most:
         print(f"--sentence has {len(ids)} tokens: the first {most} are drawn")
     tokens = [vocabulary.token(i) for i in ids[:most].tolist()]
+    yield from of_tokens(report.attention_maps(model, ids[None, :most])[:, 0], tokens)
+
+
+def of_tokens(maps: ArrayLike, tokens: list[str]) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) of weights [layers, heads, t, t] on these tokens."""
     say_missing(tokens)
     names = list(map(label, tokens))
-    maps = report.attention_maps(model, ids[None, :most])[:, 0]
     for layer, heads in enumerate(np.asarray(maps), start=1):
         figure = plots.attention_heatmaps(
             heads,

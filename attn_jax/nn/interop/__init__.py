@@ -2,8 +2,8 @@
 
     model = interop.from_torch("path/to/folder")      # config.json and *.safetensors
     model = interop.from_torch(model_of_transformers)
-    model = interop.from_torch(arrays, config)        # a state dict, its names those of transformers
-    arrays = interop.to_torch(model)                  # the state dict of NumPy arrays again
+    model = interop.from_torch(arrays, config)        # a state dict with transformers' names
+    arrays = interop.to_torch(model)                  # the state dict again, of NumPy arrays
 
 What comes out is a `LanguageModel`, `TransformerEncoder`, `TransformerSeq2Seq` or, of Whisper, the
 `TransformerDecoder`, without dropout. `FAMILIES` are the families, by their `model_type`; each is a
@@ -57,13 +57,13 @@ def from_torch(source: Any, config: Config | None = None, *, dtype: Any = None) 
         path: variable.replace(_cast(values[path], wanted[path], dtype))
         for path, variable in nnx.to_flat_state(shapes)
     }
-    module = nnx.merge(graphdef, nnx.from_flat_state(flat))
+    module: Any = nnx.merge(graphdef, nnx.from_flat_state(flat))
     module.torch_config = nnx.static(json.dumps(dict(config), default=str, sort_keys=True))
     module.torch_names = nnx.static(tuple(state))
     return module
 
 
-def to_torch(module: nnx.Module) -> dict[str, np.ndarray]:
+def to_torch(module: Any) -> dict[str, np.ndarray]:
     """The state dict of a module that `from_torch` made, trained since or not, as NumPy arrays.
 
     Names are those of the class with a head; arrays that are copies of another one are left out.
@@ -124,7 +124,8 @@ def _read_files(folder: Path) -> dict[str, jax.Array]:
     for file in files:
         try:
             with safetensors.safe_open(file, framework="flax") as opened:
-                state |= {name: opened.get_tensor(name) for name in opened.keys()}
+                names = opened.keys()
+                state |= {name: opened.get_tensor(name) for name in names}
         except safetensors.SafetensorError as error:
             raise ValueError(f"{file} is damaged, or no safetensors file: {error}") from None
     return state

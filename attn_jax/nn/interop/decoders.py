@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -165,8 +166,10 @@ def _projections(there: str, here: str, bias: bool, out: bool) -> list[Row]:
 
 def _gated(there: str, here: str, bias: bool) -> list[Row]:
     names = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-    rows = (linear(f"{there}.mlp.{names[each]}", f"{here}.forward.{each}", bias) for each in names)
-    return sum(rows, [])
+    rows = []
+    for ours, theirs in names.items():
+        rows += linear(f"{there}.mlp.{theirs}", f"{here}.forward.{ours}", bias)
+    return rows
 
 
 def gemma2(config: Config, names: Names) -> Family:
@@ -178,7 +181,7 @@ def gemma2(config: Config, names: Names) -> Family:
     name = config.get("hidden_activation") or "gelu_pytorch_tanh"
     options |= {"activation": activation(name, gated=True)}
     options |= {"norm": rms(config.get("rms_norm_eps", 1e-6)), "score": ScaledDot(scale)}
-    options |= {"bias": list(QKV + ("out",)) * config.get("attention_bias", False)}
+    options |= {"bias": [*QKV, "out"] * config.get("attention_bias", False)}
     options |= {"score_mod": None if cap is None else SoftCap(cap)}
     options |= {"positions": rotary(config), "head_features": config.get("head_dim", 256)}
     options |= {"key_value_heads": config.get("num_key_value_heads") or heads}
@@ -214,7 +217,7 @@ def gpt_oss(config: Config, names: Names) -> Family:
     bias = config.get("attention_bias", True)
     options = {"feed_forward": experts, "normalizer": Softmax(jnp.zeros(heads))}
     options |= {"norm": rms(config.get("rms_norm_eps", 1e-5)), "pattern": _windows(config)}
-    options |= {"bias": list(QKV + ("out",)) * bias, "positions": rotary(config, base=150_000.0)}
+    options |= {"bias": [*QKV, "out"] * bias, "positions": rotary(config, base=150_000.0)}
     options |= {"head_features": head_features(config)}
     options |= {"key_value_heads": config["num_key_value_heads"]}
     rows = ends("model.embed_tokens.weight", "model.norm", is_tied, bias=False)
@@ -246,7 +249,7 @@ def gpt_neox(config: Config, names: Names) -> Family:
     options |= {"activation": activation(config.get("hidden_act", "gelu"))}
     options |= {"norm": layer_norm(config.get("layer_norm_eps", 1e-5))}
     options |= {"positions": rotary(config, config.get("rotary_pct", 0.25))}
-    options |= {"bias": [*list(QKV + ("out",)) * bias, "up", "down"]}
+    options |= {"bias": [*([*QKV, "out"] * bias), "up", "down"]}
     rows = ends("gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", True)
     rows += [] if is_tied else [Row(output, "embedding.output", SAME)]
     for i in range(layers):
@@ -304,7 +307,7 @@ def mpt(config: Config, names: Names) -> Family:
     options |= {"hidden": int(config.get("expansion_ratio", 4) * width), "bias": False}
     options |= {"activation": "gelu_exact", "score": ScaledDot(scale), "positions": "none"}
     slopes = _mpt_slopes(heads, attention.get("alibi_bias_max", 8))
-    options |= {"score_mod": Alibi(Fixed(jnp.asarray(slopes)))}
+    options |= {"score_mod": jax.tree.map(Fixed, Alibi(jnp.asarray(slopes)))}
     rows = ends("transformer.wte.weight", "transformer.norm_f", is_tied, bias=False)
     constants = {}
     for i in range(layers):
@@ -324,7 +327,7 @@ def mpt(config: Config, names: Names) -> Family:
     )
 
 
-def _mpt_slopes(heads: int, most: float) -> np.ndarray:
+def _mpt_slopes(heads: int, most: float | int) -> np.ndarray:
     """MPT's order where the heads are no power of two: every second slope comes first."""
     power = 2 ** int(np.ceil(np.log2(heads)))
     slopes = np.asarray(alibi_slopes(power)) ** (most / 8)
