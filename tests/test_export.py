@@ -16,13 +16,16 @@ from attn_jax import (
     Causal,
     Entmax,
     Kernel,
+    Padding,
     Prefix,
     Softmax,
+    Window,
     attention,
     attention_and_logsumexp,
     decoding,
     dot_product_attention,
     kernels,
+    multi_head_attention,
     regression,
 )
 from attn_jax.attention import choose
@@ -78,6 +81,17 @@ CASES = {
             lambda model, t: model(t),
         ),
         ["b q int"],
+    ),
+    "padded texts, a pattern of windows": (
+        Model(
+            functools.partial(LanguageModel, 5, 8, 2, 2, pattern=[{"mask": Window(2, 0)}, {}]),
+            lambda model, t, n: model(t, padding=n - 1),
+        ),
+        ["b q int", "b int"],
+    ),
+    "heads": (
+        lambda x, n: multi_head_attention(x, x, x, mask=Causal() & Padding(n[:, None])),
+        ["b q 4 2", "b int"],
     ),
     "loss": (
         Model(functools.partial(LanguageModel, 5, 8, 2, 1), lambda model, t: model.loss(t)[0]),
@@ -141,6 +155,17 @@ def test_an_artifact_of_symbolic_sizes(name):
             tuple(jax.tree.leaves(expected)),
             tolerance=10 * tolerance,
         )
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_one_artifact_for_all_platforms_is_stored_and_called():
+    model = LanguageModel(5, 8, 2, 2, rngs=nnx.Rngs(0))
+    tokens = shaped("b q int", export.SymbolicScope())
+    artifact = export.export(jax.jit(model), platforms=["cpu", "cuda", "tpu"])(tokens)
+    again = export.deserialize(artifact.serialize())
+    assert again.platforms == ("cpu", "cuda", "tpu")
+    given = np.array([[1, 2, 3]])
+    assert_trees_close(again.call(given), model(given), tolerance=1e-12)
 
 
 @pytest.mark.usefixtures("without_shape_hook")
