@@ -125,6 +125,9 @@ def _heads(self: Any, ranks: dict[str, frozenset[int]]) -> Iterator[Any]:
         yield self
         return
     shapes = {name: getattr(self, name).shape[:count] for name, count in leading.items()}
+    known = all(isinstance(size, int) for shape in shapes.values() for size in shape)
+    if not known:  # symbolic in `jax.export`: one stands for all
+        shapes = {name: (1,) * len(shape) for name, shape in shapes.items()}
     for place in np.ndindex(*np.broadcast_shapes(*shapes.values())):
         one = copy.copy(self)
         for name, shape in shapes.items():
