@@ -1,12 +1,13 @@
 # make demo   set up .venv and run the demos           make test   set up .venv and run the tests
 # make lint   ruff and mypy, without changes           make clean  remove .venv and caches
+# make package   build the wheel, install it in an empty environment, use it
 # make test-fast   the slots and dense attention alone, while you edit
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast lint package clean
 
 demo: $(READY)
 	$(BIN)/python -m experiments kernel-regression --n 500
@@ -24,6 +25,15 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What is built lies in build/, outside of which the installed package is used.
+package:
+	rm -rf build/package
+	$(PYTHON) -m venv build/package
+	build/package/bin/pip wheel --quiet --no-deps --wheel-dir build/package/wheels .
+	build/package/bin/pip install --quiet --no-compile build/package/wheels/attn_jax-*.whl
+	cd build/package && bin/python -c "import attn_jax, jax; print(attn_jax.__version__, \
+	  attn_jax.attention(*[jax.numpy.ones((3, 2))] * 3).shape, attn_jax.__file__)"
+
 # pip compiles no bytecode: of all that it installs, the demo imports a part.
 # A Debian Python without its python3-venv package makes no pip in a new environment: its own pip
 # fills it then.
@@ -39,5 +49,5 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
