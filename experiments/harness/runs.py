@@ -71,12 +71,15 @@ class Run:
         return write(self.directory / "predictions.csv", to_csv(columns))
 
     def write_figure(self, name: str, figure: Any, *, dpi: int = 150) -> Path:
-        """Write a matplotlib Figure to figures/NAME.png."""
+        """Write a matplotlib Figure to figures/NAME.png, a page of `plots.explore` to NAME.html."""
         from attn_jax import plots
 
-        path = self.directory / "figures" / f"{name}.png"
+        page = hasattr(figure, "html")
+        path = self.directory / "figures" / f"{name}.{'html' if page else 'png'}"
         if not self.writes:
             return path
+        if page:
+            return write_with(path, figure.save)
         return write_with(path, lambda temporary: plots.save(figure, temporary, dpi=dpi))
 
     def say_where(self) -> None:

@@ -120,7 +120,7 @@ class Caption(SystemOptions):
     search: SearchOptions = SEARCH
     plot: Path | None = None
     """Draw each picture once per word, with the weights over it: FILE.png; of several pictures
-    FILE_1.png, FILE_2.png …"""
+    FILE_1.png, FILE_2.png … FILE.html is a page to explore them."""
 
 
 @dataclass(frozen=True)

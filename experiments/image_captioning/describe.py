@@ -1,12 +1,11 @@
 """New pictures described."""
 
 import sys
+from functools import partial
 
 from experiments.data import lines, pictures
 from experiments.data.captions import Captioned
 from experiments.harness.errors import UserError
-from experiments.harness.files import write_with
-from experiments.harness.glyphs import say_missing
 from experiments.image_captioning import Caption, CaptionModel, figures
 from experiments.image_captioning.report import NAME, described
 from experiments.seq2seq import output
@@ -16,8 +15,6 @@ from experiments.seq2seq.translator import Translator
 
 def caption(options: Caption) -> None:
     """Print a line file<TAB>caption for each picture; name a file that is none."""
-    from attn_jax import plots
-
     if not options.files:
         raise UserError("caption needs a file: caption FILE …")
     path = output.picture(options.plot)
@@ -32,14 +29,15 @@ def caption(options: Caption) -> None:
             examples.append(Captioned(pictures.read(file).pixels, (), name=str(file)))
         except UserError as error:
             print(error, file=sys.stderr)
+    drawn = figures.words, figures.page
     lines.as_utf8(sys.stdout)
     found = described(Translator(models, loaded.target, options.search), examples)
     for number, (example, written) in enumerate(zip(examples, found, strict=True), 1):
         print(f"{example.name}\t{written.text}", flush=True)
-        if path is not None and (figure := figures.words(example, written, loaded.target)):
-            say_missing([written.text])
+        if path is not None:
             several = len(options.files) > 1
             to = path.with_stem(f"{path.stem}_{number}") if several else path
-            write_with(to, lambda file, of=figure: plots.save(of, file), option=output.PLOT)
+            kinds = (partial(of, example, written, loaded.target) for of in drawn)
+            output.save(to, *kinds, written.text)
     if missing := len(options.files) - len(examples):
         raise UserError(f"{missing} of {len(options.files)} files are no pictures.")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attn_jax import plots, text
+from attn_jax.plots.explore import Page
 from attn_jax.plots.style import FAINT, PALETTE, styled
 from experiments.data import captions
 from experiments.data.captions import Captioned
@@ -49,6 +50,15 @@ def words(example: Captioned, written: Translation, target: text.Vocabulary) -> 
             for box in boxes:
                 _outline(ax, box)
     return figure
+
+
+def page(example: Captioned, written: Translation, target: text.Vocabulary) -> Page | None:
+    """Return a page on which each word's weights lie over the picture."""
+    if written.weights is None or not written.ids:
+        return None
+    tokens = [*map(target.token, written.ids), "<end>"][: len(written.weights)]
+    cells = [f"{number + 1}" for number in range(written.weights.shape[1])]
+    return plots.explore(written.weights, tokens, cells, title=written.text, image=example.image)
 
 
 def overlay(ax: Any, image: np.ndarray, weights: np.ndarray) -> None:

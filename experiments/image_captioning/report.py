@@ -140,6 +140,8 @@ def draw(
     """Draw the first pictures word by word, and the weights of their words against boxes."""
     for name in ("picture", "boxes"):
         output.clear_figures(f"{name}_*")
+    if page := figures.page(test[0], found[0], target):
+        output.write_figure("attention", page)
     for number, (example, written) in enumerate(zip(test[:DRAWN], found, strict=False), 1):
         drawn = {
             "picture": figures.words(example, written, target),

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from attn_jax import plots
 from attn_jax.nn import LanguageModel
+from attn_jax.plots.explore import Page
 from attn_jax.text import Vocabulary
 from attn_jax.training import read_history
 from experiments.harness.glyphs import label, say_missing
@@ -19,19 +20,22 @@ MOST_TOKENS = 40  # of the sentence that is drawn
 
 def of_sentence(
     model: LanguageModel, vocabulary: Vocabulary, sentence: str
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[tuple[str, Figure | Page]]:
     """Yield (name, figure): each layer's maps, and each head's entropy; say what is left out."""
     most = min(MOST_TOKENS, model.embedding.most_positions)
     ids = data.encode(vocabulary, sentence)
     if len(ids) > most:
         print(f"--sentence has {len(ids)} tokens: the first {most} are drawn")
     tokens = [vocabulary.token(i) for i in ids[:most].tolist()]
-    yield from of_tokens(report.attention_maps(model, ids[None, :most])[:, 0], tokens)
+    yield from of_tokens(report.attention_maps(model, ids[None, :most])[:, 0], tokens, sentence)
 
 
-def of_tokens(maps: ArrayLike, tokens: list[str]) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, figure) of weights [layers, heads, t, t] on these tokens."""
+def of_tokens(
+    maps: ArrayLike, tokens: list[str], title: str
+) -> Iterator[tuple[str, Figure | Page]]:
+    """Yield (name, figure) of weights [layers, heads, t, t] on these tokens, and a page."""
     say_missing(tokens)
+    yield "attention", plots.explore(maps, tokens, title=title)
     names = list(map(label, tokens))
     for layer, heads in enumerate(np.asarray(maps), start=1):
         figure = plots.attention_heatmaps(

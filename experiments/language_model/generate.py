@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_jax import decoding, plots
+from attn_jax import decoding
 from attn_jax.nn import LanguageModel
 from attn_jax.text import END, PAD, START, UNKNOWN
 from experiments.harness.errors import UserError
@@ -72,11 +72,8 @@ def plot(speaker: Speaker, tokens: list[int], options: Generate) -> None:
     tokens = tokens[: figures.MOST_TOKENS]
     names = [speaker.token(token) for token in tokens]
     maps = np.asarray(report.attention_maps(speaker.model, np.asarray([tokens]))[:, 0])
-    for name, figure in figures.of_tokens(maps, names):
+    for name, figure in figures.of_tokens(maps, names, title=speaker.decode(tokens)):
         run.write_figure(f"generated_{name}", figure)
-    page = run.directory / "figures" / "attention.html"
-    plots.explore(maps, names, path=page, title="Attention on the generated text")
-    print(f"\nto explore: {page}")
     run.say_where()
 
 

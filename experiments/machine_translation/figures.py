@@ -6,8 +6,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attn_jax import plots
+from attn_jax.plots.explore import Page
 from experiments.harness.glyphs import say_missing
-from experiments.seq2seq.figures import heat_map
+from experiments.seq2seq.figures import heat_map, page
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translation
 
@@ -20,7 +21,7 @@ def draw(
     translations: Sequence[Translation],
     lengths: Sequence[Mapping[str, Any]],
     names: tuple[str, str],
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[tuple[str, Figure | Page]]:
     """Yield (name, figure)."""
     fitting = [
         i
@@ -33,6 +34,9 @@ def draw(
         figure = heat_map(sources[i], translations[i], loaded.vocabularies, names)
         if figure is not None:
             yield f"alignment_{number}", figure
+    if chosen:
+        explored = page(sources[chosen[0]], translations[chosen[0]], loaded.vocabularies)
+        yield "attention", explored
     if len(lengths) > 1:
         yield "bleu_by_length", bleu_by_length(lengths)
 

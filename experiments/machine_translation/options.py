@@ -31,7 +31,8 @@ class Translate(SystemOptions):
     """Write word alignments, in Pharaoh's format (0-0 1-2), to a file, a line for each line of
     output. Words are what stands between spaces."""
     plot: Path | None = None
-    """Draw the weights of the first line that has any to a file, a PNG by default."""
+    """Draw the weights of the first line that has any to a file, a PNG by default; FILE.html is a
+    page to explore them."""
 
 
 @dataclass(frozen=True)

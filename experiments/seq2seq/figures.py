@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attn_jax import plots, training
+from attn_jax.plots.explore import Page
 from experiments.harness.glyphs import label
 from experiments.seq2seq.translator import Translation
 
@@ -18,17 +19,34 @@ def heat_map(
     names: tuple[str, str] = ("source", "target"),
 ) -> Figure | None:
     """Return the weights of a translation as a picture, its tokens down, the source's across."""
+    if (tokens := tokens_of(source, translation, vocabularies)) is None:
+        return None
+    queries, keys = tokens
+    return plots.attention_heatmap(
+        translation.weights,
+        query_labels=list(map(label, queries)),
+        key_labels=list(map(label, keys)),
+        query_axis=names[1],
+        key_axis=names[0],
+    )
+
+
+def page(source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> Page | None:
+    """Return a page to explore the weights of a translation."""
+    if (tokens := tokens_of(source, translation, vocabularies)) is None:
+        return None
+    return plots.explore(translation.weights, *tokens, title=translation.text or "Attention")
+
+
+def tokens_of(
+    source: str, translation: Translation, vocabularies: tuple[Any, Any]
+) -> tuple[list[str], list[str]] | None:
+    """Return the tokens of the weights' rows and columns; None where there are no weights."""
     if translation.weights is None or 0 in translation.weights.shape:
         return None
     rows, columns = translation.weights.shape
     queries = [*map(vocabularies[1].token, translation.ids), "<end>"][:rows]
-    return plots.attention_heatmap(
-        translation.weights,
-        query_labels=list(map(label, queries)),
-        key_labels=list(map(label, vocabularies[0].tokens(source)[:columns])),
-        query_axis=names[1],
-        key_axis=names[0],
-    )
+    return queries, vocabularies[0].tokens(source)[:columns]
 
 
 def learning(

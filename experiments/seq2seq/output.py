@@ -1,22 +1,25 @@
 """Files that `translate` writes beside its output: links line by line, a picture."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
 
 from attn_jax import metrics, plots
+from attn_jax.plots.explore import Page
 from experiments.harness.errors import UserError, listed
 from experiments.harness.files import refusing, write_with
 from experiments.harness.glyphs import say_missing
 from experiments.seq2seq import alignments
-from experiments.seq2seq.figures import heat_map
+from experiments.seq2seq.figures import heat_map, page
 from experiments.seq2seq.translator import Translation
 
 ALIGNMENTS, PLOT = "--alignments", "--plot"
+PAGE = ".html"
 
 
 def writable(path: Path | None, option: str) -> Path | None:
@@ -33,12 +36,12 @@ def writable(path: Path | None, option: str) -> Path | None:
 
 
 def picture(path: Path | None) -> Path | None:
-    """Return where a picture goes: PNG, unless its suffix says otherwise."""
+    """Return where a picture goes: PNG unless its suffix says otherwise; .html is a page."""
     if path is None:
         return None
     if path.name and not path.suffix:
         path = path.with_name(f"{path.name}.png")
-    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    known = sorted([*FigureCanvasBase.get_supported_filetypes(), PAGE[1:]])
     if path.suffix[1:].lower() not in known:
         raise UserError(f"{PLOT} needs a suffix of {listed(known)}. Got {path.suffix!r}.")
     return writable(path, PLOT)
@@ -72,8 +75,20 @@ def write_links(
 
 def draw(path: Path, source: str, translation: Translation, vocabularies: tuple[Any, Any]) -> bool:
     """Draw the weights of a line, if there are any; say whether there were."""
-    figure = heat_map(source, translation, vocabularies)
-    if figure is not None:
-        say_missing([source, translation.text])
-        write_with(path, lambda temporary: plots.save(figure, temporary), option=PLOT)
-    return figure is not None
+    drawn = translation, vocabularies
+    return save(path, lambda: heat_map(source, *drawn), lambda: page(source, *drawn), source)
+
+
+def save(
+    path: Path, figure: Callable[[], Figure | None], page: Callable[[], Page | None], *texts: str
+) -> bool:
+    """Write a picture, or a page to explore, if there is any; say whether there was."""
+    made = page() if path.suffix.lower() == PAGE else figure()
+    if made is None:
+        return False
+    if isinstance(made, Page):
+        write_with(path, made.save, option=PLOT)
+    else:
+        say_missing(texts)
+        write_with(path, lambda temporary: plots.save(made, temporary), option=PLOT)
+    return True

@@ -93,7 +93,8 @@ class Transcribe(SystemOptions):
     """WAV, FLAC or OGG, of any rate, mono or stereo."""
     search: SearchOptions = SEARCH
     plot: Path | None = None
-    """Draw the weights of the first one over time to a file."""
+    """Draw the weights of the first one over time to a file; FILE.html is a page that plays
+    the sound."""
 
 
 @dataclass(frozen=True)

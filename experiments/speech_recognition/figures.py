@@ -2,12 +2,31 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from attn_jax import plots
+from attn_jax.plots.explore import Page
 from attn_jax.plots.style import PALETTE, styled
 from experiments.data.speech import Utterance
-from experiments.data.speech_features import SECONDS
+from experiments.data.speech_features import RATE, SECONDS
 from experiments.seq2seq.translator import Translation
+
+
+def page(
+    samples: np.ndarray,
+    utterance: Utterance,
+    best: Translation,
+    memory_length: Callable[[int], int],
+) -> Page:
+    """Return a page on which each character's weights lie over the sound, which plays."""
+    characters = [*best.text, "end"][: len(best.weights)]
+    positions = memory_length(len(utterance.features))
+    step = len(utterance.features) / positions * SECONDS
+    times = [f"{place * step:.2f} s" for place in range(positions)]
+    heard = samples[: round(positions * step * RATE)]
+    weights = best.weights[:, :positions]
+    return plots.explore(weights, characters, times, title=best.text, audio=(heard, RATE))
 
 
 def alignment(

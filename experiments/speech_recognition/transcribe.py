@@ -1,15 +1,14 @@
 """What sound files say, one line for each."""
 
 import sys
+from functools import partial
 
 import numpy as np
 
-from attn_jax import plots
 from experiments.data import lines, speech_features
 from experiments.data.speech import Utterance
 from experiments.data.speech_features import SECONDS
 from experiments.harness.errors import UserError
-from experiments.harness.files import write_with
 from experiments.seq2seq import output
 from experiments.seq2seq.evaluate import load, load_ensemble
 from experiments.speech_recognition import NAME, ModelOptions, Transcribe, figures
@@ -30,7 +29,8 @@ def transcribe(options: Transcribe) -> None:
     failed = 0
     for path in options.files:
         try:
-            features = speech_features.log_mel(speech_features.read(path))
+            samples = speech_features.read(path)
+            features = speech_features.log_mel(samples)
         except UserError as error:
             print(error, file=sys.stderr)
             failed += 1
@@ -43,8 +43,9 @@ def transcribe(options: Transcribe) -> None:
         (best,) = transcriptions(models, loaded.target, options.search, [utterance])
         print(best.text if len(options.files) == 1 else f"{path}\t{best.text}", flush=True)
         if picture is not None and best.weights is not None:
-            figure = figures.alignment(utterance, best, loaded.model.memory_length)
-            write_with(picture, lambda place, f=figure: plots.save(f, place), option="--plot")
+            drawn = utterance, best, loaded.model.memory_length
+            figure = partial(figures.alignment, *drawn)
+            output.save(picture, figure, partial(figures.page, samples, *drawn), best.text)
             picture = None
     if failed:
         raise UserError(f"{failed} of {len(options.files)} files could not be read.")

@@ -86,7 +86,8 @@ class Summarize(SystemOptions):
 
     search: SearchOptions = SEARCH
     plot: Path | None = None
-    """Draw the first line against its summary, copied words marked, to a file."""
+    """Draw the first line against its summary, copied words marked, to a file; FILE.html
+    is a page to explore them."""
 
 
 @dataclass(frozen=True)

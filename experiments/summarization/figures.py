@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from attn_jax import plots, text
 from attn_jax.matmul import affine
+from attn_jax.plots.explore import Page
 from experiments.harness.glyphs import label, say_missing
 from experiments.seq2seq.saved import Saved
 from experiments.seq2seq.translator import Translation
@@ -40,23 +41,33 @@ def summary(loaded: Saved, line: str, best: Translation) -> Figure:
 
     A word is marked with the share of its probability that is copying's, from a half on: ●.
     """
+    words, keys = words_of(loaded, line, best)
+    return plots.attention_heatmap(
+        best.weights,
+        query_labels=list(map(label, words)),
+        key_labels=list(map(label, keys)),
+        query_axis="summary (● copied)" if loaded.model_options.copy else "summary",
+        key_axis="text",
+    )
+
+
+def page(loaded: Saved, line: str, best: Translation) -> Page:
+    """Return a page to explore the weights of a summary, its words marked as in the picture."""
+    return plots.explore(best.weights, *words_of(loaded, line, best), title=best.text)
+
+
+def words_of(loaded: Saved, line: str, best: Translation) -> tuple[list[str], list[str]]:
+    """Return the words of a summary, copied ones marked, and of its text, as the weights are."""
     source = text.encode_copyable(loaded.source, line)
     vocabulary, size = loaded.target, len(loaded.target)
     words = [vocabulary.token(i) if i < size else source.unknown[i - size] for i in best.ids]
-    words = [label(word) for word in words]
     if loaded.model_options.copy:
         shares = copied(loaded.model, source.ids, best.ids)
         words = [
             f"{word}●" if share >= 0.5 else word for word, share in zip(words, shares, strict=True)
         ]
     rows, columns = best.weights.shape
-    return plots.attention_heatmap(
-        best.weights,
-        query_labels=[*words, "<end>"][:rows],
-        key_labels=list(map(label, loaded.source.tokens(line)[:columns])),
-        query_axis="summary (● copied)" if loaded.model_options.copy else "summary",
-        key_axis="text",
-    )
+    return [*words, "<end>"][:rows], loaded.source.tokens(line)[:columns]
 
 
 def copied(model: nnx.Module, source: Sequence[int], ids: Sequence[int]) -> np.ndarray:

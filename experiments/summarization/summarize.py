@@ -1,11 +1,10 @@
 """Summaries of what comes in, line by line."""
 
 import sys
+from functools import partial
 
 from experiments.data import lines
 from experiments.harness.errors import UserError
-from experiments.harness.files import write_with
-from experiments.harness.glyphs import say_missing
 from experiments.seq2seq import output
 from experiments.seq2seq.evaluate import load, load_ensemble
 from experiments.summarization import NAME, ModelOptions, Summarize, figures
@@ -16,8 +15,6 @@ CHUNK = 64  # lines summarized together
 
 def summarize(options: Summarize) -> None:
     """Print the summary of each line of the standard input."""
-    from attn_jax import plots
-
     picture = output.picture(options.plot)
     loaded = load(NAME, options, kind=ModelOptions)
     if picture is not None and not loaded.attends:
@@ -30,7 +27,7 @@ def summarize(options: Summarize) -> None:
         for line, best in zip(chunk, found, strict=True):
             print(best.text, flush=True)
             if picture is not None and best.weights is not None and best.ids:
-                say_missing([line, best.text])
-                figure = figures.summary(loaded, line, best)
-                write_with(picture, lambda path, f=figure: plots.save(f, path), option="--plot")
+                figure = partial(figures.summary, loaded, line, best)
+                explored = partial(figures.page, loaded, line, best)
+                output.save(picture, figure, explored, line, best.text)
                 picture = None

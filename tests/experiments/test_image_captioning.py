@@ -61,7 +61,7 @@ def test_training_reports_captions_and_where_words_look(trained):
     assert [row["picture"] for row in rows] == [f"test scene {n}" for n in range(16)]
     assert rows[0].keys() >= {"reference", "attention greedy", "no attention greedy"}
     pictures = {each.name for each in (directory / "figures").iterdir()}
-    assert pictures >= {"picture_1.png", "boxes_1.png", "learning_curve.png"}
+    assert pictures >= {"picture_1.png", "boxes_1.png", "learning_curve.png", "attention.html"}
 
 
 def test_files_are_described_and_drawn_and_a_bad_one_is_named(trained, folder, tmp_path, capsys):

@@ -57,14 +57,14 @@ def test_files_of_any_form_are_transcribed_and_a_bad_one_is_told(trained, tmp_pa
     (tmp_path / "c.wav").write_bytes(b"no sound")
     soundfile.write(tmp_path / "d.wav", np.zeros(0), 8000)
     files = [str(tmp_path / name) for name in ("a.wav", "c.wav", "b.flac", "d.wav")]
-    where = ["--output-dir", str(trained), "--plot", str(tmp_path / "first.png")]
+    where = ["--output-dir", str(trained), "--plot", str(tmp_path / "first.html")]
     assert cli.main(["speech-recognition", "transcribe", *files, *where]) == 2
     said = capsys.readouterr()
     assert [line.split("\t")[0] for line in said.out.splitlines()] == [files[0], files[2]]
     assert "c.wav cannot be read as sound" in said.err
     assert "d.wav holds no sound" in said.err
     assert "2 of 4 files could not be read" in said.err
-    assert (tmp_path / "first.png").read_bytes()[:4] == b"\x89PNG"
+    assert '"audio": {"url": "data:audio/wav;base64,' in (tmp_path / "first.html").read_text()
 
 
 def test_features_are_the_same_at_any_loudness_and_rate():
