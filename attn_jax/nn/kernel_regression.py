@@ -16,6 +16,7 @@ from attn_jax.masks import MaskFunction
 from attn_jax.nn.arguments import require_flags
 from attn_jax.nn.slots import Fixed, Slots
 from attn_jax.normalizers import Entmax, Softmax
+from attn_jax.regression.case_weights import CaseWeights
 from attn_jax.regression.centering import centred_inputs
 from attn_jax.scores import Kernel
 from attn_jax.thresholds import ALPHA_LIMIT
@@ -32,6 +33,8 @@ class NadarayaWatson(nnx.Module):
 
     All but `weights` and `smoother` take memory that grows with q + k. Where the time for all n
     rows by n keys is too much, `rows` (indices of some, a random sample) are taken for all.
+
+    Rows may count as several (`case_weights` [k]: see `regression.kernel_regression`).
 
     Args:
       bandwidth: at the start; one number, or one for each feature [d].
@@ -105,9 +108,11 @@ class NadarayaWatson(nnx.Module):
         value: Num[ArrayLike, "k e"],
         *,
         mask: MaskFunction | None = None,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, "q e"]:
         """Predict at each query from the keys (inputs) and values (targets)."""
-        return regression.kernel_regression(query, key, value, mask=mask, **self._options())
+        options = self._options(case_weights)
+        return regression.kernel_regression(query, key, value, mask=mask, **options)
 
     def weights(
         self,
@@ -122,10 +127,14 @@ class NadarayaWatson(nnx.Module):
         return attention_weights(query, key, mask=mask, **options)
 
     def smoother(
-        self, query: Num[ArrayLike, "q d"], key: Num[ArrayLike, "k d"]
+        self,
+        query: Num[ArrayLike, "q d"],
+        key: Num[ArrayLike, "k d"],
+        *,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, "q k"]:
         """The matrix L with prediction = L value; its trace at the data is the fit's freedom."""
-        return regression.smoother(query, key, **self._options())
+        return regression.smoother(query, key, **self._options(case_weights))
 
     def per_query(
         self,
@@ -150,34 +159,54 @@ class NadarayaWatson(nnx.Module):
         return self.per_query(regression.entropy, query, key)
 
     def degrees_of_freedom(
-        self, key: Num[ArrayLike, "n d"], *, rows: Rows = None
+        self, key: Num[ArrayLike, "n d"], *, rows: Rows = None, case_weights: CaseWeights = None
     ) -> Float[Array, ""]:
         """Trace of the smoother at the data: 1 for the mean, n for interpolation."""
-        return regression.degrees_of_freedom(key, rows=rows, **self._options())
+        return regression.degrees_of_freedom(key, rows=rows, **self._options(case_weights))
 
     def leave_one_out(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+        self,
+        key: Num[ArrayLike, "n d"],
+        value: Num[ArrayLike, "n e"],
+        *,
+        rows: Rows = None,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, "r e"]:
         """Predict each row, or each of `rows`, from all the others."""
-        return regression.leave_one_out(key, value, rows=rows, **self._options())
+        return regression.leave_one_out(key, value, rows=rows, **self._options(case_weights))
 
     def leave_one_out_error(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+        self,
+        key: Num[ArrayLike, "n d"],
+        value: Num[ArrayLike, "n e"],
+        *,
+        rows: Rows = None,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, ""]:
         """Mean squared leave-one-out residual: the loss to train the bandwidth on."""
-        return regression.leave_one_out_error(key, value, rows=rows, **self._options())
+        return regression.leave_one_out_error(key, value, rows=rows, **self._options(case_weights))
 
     def aicc(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+        self,
+        key: Num[ArrayLike, "n d"],
+        value: Num[ArrayLike, "n e"],
+        *,
+        rows: Rows = None,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, ""]:
         """Corrected Akaike criterion, infinite where the fit interpolates."""
-        return regression.aicc(key, value, rows=rows, **self._options())
+        return regression.aicc(key, value, rows=rows, **self._options(case_weights))
 
     def noise_variance(
-        self, key: Num[ArrayLike, "n d"], value: Num[ArrayLike, "n e"], *, rows: Rows = None
+        self,
+        key: Num[ArrayLike, "n d"],
+        value: Num[ArrayLike, "n e"],
+        *,
+        rows: Rows = None,
+        case_weights: CaseWeights = None,
     ) -> Float[Array, " e"]:
         """The variance of the targets around the curve, for each output."""
-        return regression.noise_variance(key, value, rows=rows, **self._options())
+        return regression.noise_variance(key, value, rows=rows, **self._options(case_weights))
 
     def confidence_band(
         self,
@@ -188,11 +217,11 @@ class NadarayaWatson(nnx.Module):
         level: float = 0.95,
         variance: Float[ArrayLike, " e"] | None = None,
         rows: Rows = None,
+        case_weights: CaseWeights = None,
     ) -> tuple[Float[Array, "q e"], Float[Array, "q e"]]:
         """Lower and upper end of a pointwise band for the smoothed curve."""
-        return regression.confidence_band(
-            query, key, value, level=level, variance=variance, rows=rows, **self._options()
-        )
+        how = {"level": level, "variance": variance, "rows": rows}
+        return regression.confidence_band(query, key, value, **how, **self._options(case_weights))
 
     def search(
         self,
@@ -201,13 +230,14 @@ class NadarayaWatson(nnx.Module):
         *,
         criterion: str = "loo",
         rows: Rows = None,
+        case_weights: CaseWeights = None,
         on_value: Callable[[Float[Array, "..."], float], None] | None = None,
     ) -> regression.Search:
         """Set the bandwidth to the global minimum of a criterion; per feature if it is so now.
 
         See `regression.search_bandwidth` for the arguments.
         """
-        options = self._options()
+        options = self._options(case_weights)
         del options["score"]
         found = regression.search_bandwidth(
             key,
@@ -223,8 +253,9 @@ class NadarayaWatson(nnx.Module):
         self.free_bandwidth[...] = free_positive(found.bandwidth).astype(dtype)
         return found
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, case_weights: CaseWeights) -> dict[str, Any]:
         return {
+            "case_weights": case_weights,
             "score": self.score,
             "normalizer": self.normalizer,
             "outside": self.outside,

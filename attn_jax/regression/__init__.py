@@ -10,6 +10,7 @@ information criteria, confidence bands. (Nadaraya 1964; Watson 1964; Fan & Gijbe
     kernel_regression, smoother, leave_one_out                     smoothing.py
       inputs and targets as JAX arrays                               centering.py
       local lines; predictions where no key supports a query         local_lines.py extrapolation.py
+      rows that count as several                                     case_weights.py
       a few queries at a time, where L is too large                  chunks.py
     leave_one_out_error, aicc, r_squared, confidence_band, …       diagnostics.py
     search_bandwidth                                               search.py

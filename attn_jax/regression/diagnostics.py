@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num
 
 from attn_jax.checks import as_array, require
 from attn_jax.precision import accumulate, accumulation_dtype
+from attn_jax.regression.case_weights import checked_case_weights
 from attn_jax.regression.centering import (
     centred_inputs,
     centred_targets,
@@ -39,7 +40,7 @@ def leave_one_out_error(
     rows: Int[ArrayLike, " r"] | None = None,
     **options: Any,
 ) -> Float[Array, ""]:
-    """Mean squared leave-one-out residual, over rows and outputs.
+    """Mean squared leave-one-out residual, over rows (by their case weights) and outputs.
 
     With `rows`, of these rows only: its gradient is then a stochastic one of the whole error.
 
@@ -49,8 +50,14 @@ def leave_one_out_error(
     (key,) = centred_inputs(options.get("score", Kernel()), key=key)
     value, _ = centred_targets(value, shift=moves_when_left_out(key, options))
     predicted = leave_one_out(key, value, rows=rows, **options)
-    there = value if rows is None else value[as_array(rows, "rows")]
-    return jnp.mean(jnp.square(there - predicted))
+    counted = checked_case_weights(options.get("case_weights"), key)
+    if rows is not None:
+        rows = as_array(rows, "rows")
+        value, counted = value[rows], None if counted is None else counted[rows]
+    squares = jnp.square(value - predicted)
+    if counted is None:
+        return jnp.mean(squares)
+    return jnp.sum(counted[:, None] * squares) / (jnp.sum(counted) * squares.shape[1])
 
 
 def aicc(
@@ -65,8 +72,8 @@ def aicc(
     σ² is the mean squared residual, t = tr L. Infinite from t = n - 2 on, where the formula changes
     sign and would reward interpolation. (Hurvich, Simonoff & Tsai 1998.)
     """
-    residual, trace, _, n = _at_the_data(key, value, rows, options)
-    variance = jnp.mean(jnp.square(residual), axis=0)
+    total, trace, _, n = _at_the_data(key, value, rows, options)
+    variance = total / n
     room = 1 - (trace + 2) / n
     penalty = (1 + trace / n) / jnp.where(room > 0, room, 1.0)
     return jnp.where(room > 0, jnp.mean(jnp.log(variance)) + penalty, jnp.inf)
@@ -147,14 +154,12 @@ def noise_variance(
 ) -> Float[Array, " e"]:
     """σ² = Σ residual² / (n - 2 tr L + tr LᵀL), for each output.
 
-    NaN where the data leave no degree of freedom for it. (Wasserman 2006, eq. 5.86.)
+    Of rows with case weights: Σ w residual² and Σ_ij w_i L_ij² / w_j, n = Σ w. NaN where the data
+    leave no degree of freedom for it. (Wasserman 2006, eq. 5.86.)
     """
-    residual, trace, squares, n = _at_the_data(key, value, rows, options)
+    total, trace, squares, n = _at_the_data(key, value, rows, options)
     freedom = n - 2 * trace + squares
     left = freedom > n * 8 * jnp.finfo(trace.dtype).eps
-    total = jnp.sum(jnp.square(residual), axis=0)
-    if rows is not None:
-        total = total * (n / residual.shape[0])
     return jnp.where(left, total / jnp.where(left, freedom, 1.0), jnp.nan)
 
 
@@ -171,8 +176,8 @@ def confidence_band(
     """Lower and upper end of a pointwise band for the smoothed curve E[prediction].
 
     prediction ± z σ ‖L_i‖, errors independent and of equal variance: `noise_variance`, at the data
-    or at `rows` of them, where it is not given. It does not contain the smoothing bias.
-    (Wasserman 2006, eq. 5.103.)
+    or at `rows` of them, where it is not given. (Of rows with case weights: σ² / w_j.) It does not
+    contain the smoothing bias. (Wasserman 2006, eq. 5.103.)
     """
     require(0 < level < 1, "level", "be above 0 and below 1", level)
     query, key = centred_inputs(options.get("score", Kernel()), query=query, key=key)
@@ -183,47 +188,60 @@ def confidence_band(
     proper = variance.shape == value.shape[1:]
     require(proper, "variance", "have one entry for each output", variance)
 
-    predicted, norm = smoother_rows(_mean_and_norm, query, key, fixed=(value,), **options)
+    fixed = value, checked_case_weights(options.get("case_weights"), key)
+    predicted, norm = smoother_rows(_mean_and_norm, query, key, fixed=fixed, **options)
     half = jax.scipy.stats.norm.ppf((1 + level) / 2) * jnp.sqrt(variance)[None, :] * norm
     return uncentred(predicted - half, centre), uncentred(predicted + half, centre)
 
 
-def _mean_and_norm(hat, mask, value):
+def _mean_and_norm(hat, mask, value, counted):
     del mask
-    return hat @ value, jnp.sqrt(jnp.sum(jnp.square(hat), axis=1, keepdims=True))
+    return hat @ value, jnp.sqrt(_squares(hat, counted)[:, None])
+
+
+def _squares(hat, counted):
+    """Σ_j L_ij² / w_j: the variance of a prediction over σ²."""
+    if counted is None:
+        return jnp.sum(jnp.square(hat), axis=1)
+    there = counted > 0
+    return jnp.square(hat) @ jnp.where(there, 1 / jnp.where(there, counted, 1), 0)
 
 
 class AtTheData(NamedTuple):
-    """Residuals at rows of the data, tr L and tr LᵀL (estimated, from some rows), and n."""
+    """Σ residual², tr L and tr LᵀL (estimated, from some rows), and n, or Σ w."""
 
-    residual: Float[Array, "r e"]
+    total: Float[Array, " e"]
     trace: Float[Array, ""]
     squares: Float[Array, ""]
-    n: int
+    n: Any
 
 
 def _at_the_data(key: Any, value: Any, rows: Any, options: dict[str, Any]) -> AtTheData:
     (key,) = centred_inputs(options.get("score", Kernel()), key=key)
     value, _ = _targets(key, value, options)
     n, stored = len(key), stored_per_query(key) if key.ndim == 2 else 0
+    counted = checked_case_weights(options.get("case_weights"), key)
+    each = jnp.ones(n, value.dtype) if counted is None else counted
+    size = n if counted is None else jnp.sum(counted)
     if rows is None and is_whole(n, stored):
         hat = smoother(key, key, **options)
-        return AtTheData(value - hat @ value, jnp.trace(hat), jnp.sum(jnp.square(hat)), n)
+        total = each @ jnp.square(value - hat @ value)
+        return AtTheData(total, jnp.trace(hat), each @ _squares(hat, counted), size)
     rows = jnp.arange(n) if rows is None else checked_rows(rows, key)
     options = dict(options)
     mask = options.pop("mask", None)
     if hasattr(mask, "check"):
         mask.check(n, n)
-    options |= {"mask": mask_of_rows(mask, rows), "fixed": (value,)}
+    options |= {"mask": mask_of_rows(mask, rows), "fixed": (value, counted)}
     fitted, own, squares = smoother_rows(_own_weights, key[rows], key, rows, **options)
     estimate = n / len(rows)
-    trace, squares = estimate * jnp.sum(own), estimate * jnp.sum(squares)
-    return AtTheData(value[rows] - fitted, trace, squares, n)
+    total = estimate * (each[rows] @ jnp.square(value[rows] - fitted))
+    return AtTheData(total, estimate * jnp.sum(own), estimate * (each[rows] @ squares), size)
 
 
-def _own_weights(hat, mask, rows, value):
+def _own_weights(hat, mask, rows, value, counted):
     del mask
-    return hat @ value, hat[jnp.arange(len(rows)), rows], jnp.sum(jnp.square(hat), axis=1)
+    return hat @ value, hat[jnp.arange(len(rows)), rows], _squares(hat, counted)
 
 
 def _targets(

@@ -22,6 +22,7 @@ def extrapolation_weights(
     key: Num[Array, "k d"],
     score: Kernel,
     allowed: Bool[Array, "q k"],
+    case_weights: Float[Array, " k"] | None = None,
 ) -> Float[Array, "q k"]:
     """The prediction as weights of the values."""
     dtype = accumulation_dtype(query, key)
@@ -34,7 +35,10 @@ def extrapolation_weights(
         distance = jax.lax.stop_gradient(_relative_distance(query, key, score, allowed))
         among &= distance == jnp.min(distance, axis=1, keepdims=True)
     among = among.astype(dtype)
-    return among / jnp.maximum(jnp.sum(among, axis=1, keepdims=True), 1)
+    if case_weights is not None:
+        among = among * case_weights[None, :]
+    total = jnp.sum(among, axis=1, keepdims=True)
+    return among / jnp.where(total == 0, 1, total)
 
 
 def extrapolated(
@@ -47,6 +51,7 @@ def extrapolated(
     *,
     score: Kernel,
     mask: masks.MaskFunction | None,
+    case_weights: Float[Array, " k"] | None,
 ) -> Float[Array, "q e"]:
     """The output with predictions in its empty rows; without such rows it costs nothing."""
     if outside == "zero":
@@ -56,17 +61,18 @@ def extrapolated(
     known = concrete(empty)
     if known is not None and not known.any():
         return output
-    return compiled(_extrapolated, output, empty, outside, query, key, value, score, mask)()
+    at = output, empty, outside, query, key, value, score, mask, case_weights
+    return compiled(_extrapolated, *at)()
 
 
-def _extrapolated(output, empty, outside, query, key, value, score, mask):
+def _extrapolated(output, empty, outside, query, key, value, score, mask, case_weights):
     query, key = compared(score, query, key)
 
     def of_chunk(query, index, empty):
         def weighted():
             here = mask_of_rows(mask, index)
-            allowed = allowed_pairs(here, len(query), len(key))
-            weights = extrapolation_weights(outside, query, key, score, allowed)
+            allowed = allowed_pairs(here, len(query), len(key), case_weights)
+            weights = extrapolation_weights(outside, query, key, score, allowed, case_weights)
             return times(weights, value, None if mask is None else allowed)
 
         dtype = jax.eval_shape(weighted).dtype
@@ -83,9 +89,15 @@ def _extrapolated(output, empty, outside, query, key, value, score, mask):
     return jax.lax.cond(jnp.any(empty), with_predictions, lambda: output)
 
 
-def allowed_pairs(mask: masks.MaskFunction | None, q: int, k: int) -> Bool[Array, "q k"]:
-    """The mask written out; all pairs without one."""
-    return jnp.ones((q, k), bool) if mask is None else masks.dense(mask, q, k)
+def allowed_pairs(
+    mask: masks.MaskFunction | None,
+    q: int,
+    k: int,
+    case_weights: Float[Array, " k"] | None = None,
+) -> Bool[Array, "q k"]:
+    """The mask written out, without rows of weight 0; all pairs where there is neither."""
+    allowed = jnp.ones((q, k), bool) if mask is None else masks.dense(mask, q, k)
+    return allowed if case_weights is None else allowed & (case_weights > 0)[None, :]
 
 
 def times(

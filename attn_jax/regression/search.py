@@ -23,7 +23,7 @@ from attn_jax.scores import Kernel
 FEW_PAIRS = 2**24  # of rows and keys: the grid is evaluated at all of them
 MOST_PAIRS = 2**26  # of sampled rows and keys
 FEWEST_ROWS = 256  # that are sampled
-OPTIONS = ("normalizer", "outside", "degree", "mask")
+OPTIONS = ("normalizer", "outside", "degree", "mask", "case_weights")
 GRID_ROWS = 32  # where there are more pairs, the grid is evaluated at so many of the rows
 
 
@@ -59,7 +59,7 @@ def search_bandwidth(
       per_feature: one bandwidth for each feature instead of one for all.
       rows: the rows that the criterion is a mean over, instead of those.
       on_value: called with each bandwidth that is evaluated and the criterion's value there.
-      **options: normalizer, outside, degree and mask, as in `kernel_regression`.
+      **options: normalizer, outside, degree, mask and case_weights, as in `kernel_regression`.
 
     Raises:
       ValueError: an argument does not fit; the message names it.

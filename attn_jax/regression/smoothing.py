@@ -11,10 +11,11 @@ from jaxtyping import Array, ArrayLike, Float, Int, Num, Shaped
 from attn_jax import masks
 from attn_jax.attention import attention_and_logsumexp, attention_weights
 from attn_jax.block_scores import attended
-from attn_jax.checks import all_hold, as_array, require
+from attn_jax.checks import all_hold, as_array, concrete, require
 from attn_jax.meshes import everywhere, gathered
 from attn_jax.normalizers import Entmax, Softmax, Sparsemax, entmax15, softmax, sparsemax
 from attn_jax.precision import output_dtype
+from attn_jax.regression.case_weights import CaseWeights, LogWeight, checked_case_weights
 from attn_jax.regression.centering import centred_inputs, centred_targets, uncentred
 from attn_jax.regression.chunks import (
     check,
@@ -45,6 +46,7 @@ def kernel_regression(
     mask: masks.MaskFunction | None = None,
     outside: Outside = "nearest",
     degree: int = 0,
+    case_weights: CaseWeights = None,
 ) -> Float[Array, "q e"]:
     """Predict at each query from keys (inputs) and values (targets).
 
@@ -72,6 +74,7 @@ def kernel_regression(
         value (tied ones: their mean), the mean of all allowed values, 0, or NaN.
       degree: 0, a local constant, or 1, a local line; where the supported keys do not span a
         direction, the line is flat in it.
+      case_weights: [k], of the rows; integers count them so many times. See `case_weights.py`.
 
     Raises:
       ValueError: an argument does not fit; the message names it.
@@ -84,7 +87,9 @@ def kernel_regression(
     value, centre = centred_targets(value, shift=shift)
     require(value.ndim == 2, "value", "have two axes, rows and outputs", value)
     query, key = centred_inputs(score, query=query, key=key)
+    case_weights = checked_case_weights(case_weights, key)
     slots = {"score": score, "normalizer": normalizer, "outside": outside, "degree": degree}
+    slots |= {"case_weights": case_weights}
     whole = _is_whole(query, key, degree)
     make = smoother if whole else functools.partial(check, smoother)
     weights = make(query, key, mask=mask, **slots)
@@ -97,11 +102,13 @@ def kernel_regression(
     if whole:
         predicted = _of_values(weights, mask, value)
     elif degree == 0 and _is_plain_softmax(normalizer):
+        how = {"score": score, "mask": mask, "score_mod": _score_mod(case_weights)}
         output, logsumexp = attention_and_logsumexp(
-            query, key, value, score=score, mask=mask, implementation="streaming"
+            query, key, value, **how, implementation="streaming"
         )
         empty = jax.lax.stop_gradient(logsumexp) == -jnp.inf  # by the support: nothing underflows
-        predicted = extrapolated(output, empty, outside, query, key, value, score=score, mask=mask)
+        at = output, empty, outside, query, key, value
+        predicted = extrapolated(*at, score=score, mask=mask, case_weights=case_weights)
     else:
         predicted = smoother_rows(_of_values, query, key, fixed=(value,), mask=mask, **slots)
     return uncentred(predicted.astype(output_dtype(value)), centre)
@@ -130,6 +137,7 @@ def smoother(
     mask: masks.MaskFunction | None = None,
     outside: Outside = "nearest",
     degree: int = 0,
+    case_weights: CaseWeights = None,
 ) -> Float[Array, "q k"]:
     """The matrix L with prediction = L value; see `kernel_regression` for the arguments.
 
@@ -140,26 +148,33 @@ def smoother(
     require(outside in get_args(Outside), "outside", f"be one of {get_args(Outside)}", outside)
     require(degree in (0, 1), "degree", "be 0 or 1", degree)
     query, key = centred_inputs(score, query=query, key=key)
-    weights = attention_weights(query, key, score=score, normalizer=normalizer, mask=mask)
+    case_weights = checked_case_weights(case_weights, key)
+    how = {"score": score, "normalizer": normalizer, "score_mod": _score_mod(case_weights)}
+    weights = attention_weights(query, key, mask=mask, **how)
     if weights.size == 0:
         return weights
     query, key = compared(score, query, key)
-    allowed = allowed_pairs(mask, *weights.shape)
+    allowed = allowed_pairs(mask, *weights.shape, case_weights)
     # by the kernel's support: the weights of a supported key may underflow (and a NaN has to show)
     empty = ~jnp.any(allowed & (score(query, key) != -jnp.inf), axis=1, keepdims=True)
     if degree == 1:
         if mask is not None:  # no arithmetic with a key that no query may attend to
             key = jnp.where(attended(allowed), key, 0)
         weights = local_line(weights, query, key, score)
-    at = weights, empty, outside, query, key, score, mask
+    at = weights, empty, outside, query, key, score, mask, case_weights
     if is_whole(query.shape[0], key.size):
         return _extrapolated(*at)
     return compiled(_extrapolated_where_empty, *at)()
 
 
-def _extrapolated(weights, empty, outside, query, key, score, mask):
-    again = allowed_pairs(mask, *weights.shape)  # cheaper than the array to keep
-    return jnp.where(empty, extrapolation_weights(outside, query, key, score, again), weights)
+def _extrapolated(weights, empty, outside, query, key, score, mask, case_weights):
+    again = allowed_pairs(mask, *weights.shape, case_weights)  # cheaper than the array to keep
+    there = extrapolation_weights(outside, query, key, score, again, case_weights)
+    return jnp.where(empty, there, weights)
+
+
+def _score_mod(case_weights: Any) -> LogWeight | None:
+    return None if case_weights is None else LogWeight(case_weights)
 
 
 def _extrapolated_where_empty(weights, empty, *at):
@@ -227,7 +242,10 @@ def leave_one_out(
 
 def moves_when_left_out(key: Num[Array, "n d"], options: dict[str, Any]) -> bool:
     """Whether leave-one-out predictions move as all targets do: that of a single row is 0."""
-    return key.shape[:1] != (1,) and moves_with_targets(**options)
+    given = options.get("case_weights")
+    counted = None if given is None else concrete(as_array(given, "case_weights"))
+    single = key.shape[:1] == (1,) if counted is None else int((counted > 0).sum()) < 2
+    return not single and moves_with_targets(**options)
 
 
 def checked_rows(rows: Int[ArrayLike, " r"], key: Num[Array, "n d"]) -> Int[Array, " r"]:
