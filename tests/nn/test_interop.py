@@ -180,6 +180,15 @@ def test_a_cache_of_windows_holds_what_they_look_back_to():
     assert_close(jnp.concatenate([logits, *others], axis=1), model(TOKENS))
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_an_unrolled_model_goes_out_as_well(name):
+    state = random_state(name)
+    again = interop.to_torch(interop.from_torch(state, CONFIGS[name]).unrolled())
+    assert again.keys() == state.keys()
+    for key, array in state.items():
+        np.testing.assert_allclose(again[key], array, rtol=1e-15)
+
+
 # Bad input
 
 

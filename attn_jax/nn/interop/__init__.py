@@ -169,6 +169,8 @@ def _loaded(family: Family, state: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+UNROLLED = 0  # layers that repeat, where each has arrays of its own
+
 # arrays that older checkpoints store and that are computed: masks, rates, positions
 _BUFFERS = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq", ".attention.bias")
 _BUFFERS += (".attention.masked_bias", "position_ids")
@@ -179,12 +181,13 @@ def _few(names: list[str]) -> str:
 
 
 def _patterns(module: nnx.Module) -> dict[str, int]:
-    """Where stacks are, and how many layers repeat in each: {"stack": 2}."""
+    """Where stacks are, and how many layers repeat in each: {"stack": 2}; or it is unrolled."""
     found = {}
     for path, each in nnx.iter_modules(module):
         if hasattr(each, "blocks") and hasattr(each, "remat"):
             blocks = each.blocks
             size = len(blocks.blocks) if isinstance(blocks, Pattern) else 1
+            size = UNROLLED if isinstance(blocks, nnx.List) else size
             found[".".join(map(str, path))] = size
     return found
 
@@ -196,8 +199,9 @@ def _place(path: tuple, patterns: dict[str, int]) -> tuple[str, int, int, str] |
     at = path.index("blocks")
     stack = ".".join(map(str, path[:at]))
     size, rest = patterns[stack], path[at + 1 :]
-    place = 0 if size == 1 else int(rest[1])
-    rest = rest if size == 1 else rest[2:]
+    start = {1: 0, UNROLLED: 1}.get(size, 2)  # what comes before: "0", or "blocks", "0"
+    place = int(rest[start - 1]) if start else 0
+    rest = rest[start:]
     return stack, place, size, ".".join(map(str, rest))
 
 
@@ -238,8 +242,11 @@ def _require_all_used(found: dict, wanted: dict, patterns: dict[str, int]) -> No
 
 def _apart(path: tuple, patterns: dict[str, int], array: np.ndarray) -> dict[str, np.ndarray]:
     """Each layer's part of a variable, by its name."""
-    if _place(path, patterns) is None:
+    inside = _place(path, patterns)
+    if inside is None:
         return {".".join(map(str, path)): array}
+    if inside[2] == UNROLLED:
+        return {"{}.{}.{rest}".format(*inside, rest=inside[3]): array}
     return dict(zip(_names(path, patterns, len(array)), array, strict=True))
 
 
