@@ -7,8 +7,12 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import tokenizers
+from flax import nnx
+from safetensors.numpy import save_file
 
 from attn_jax import regression, text
+from attn_jax.nn import interop
 from experiments import cli
 from experiments.benchmark.models import flax_language_model, training_step
 from experiments.benchmark.models import language_model as speed
@@ -25,7 +29,7 @@ from experiments.language_model import (
     train,
 )
 
-FIGURES = {"attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
+FIGURES = {"attention", "attention_layer_1", "attention_layer_2", "entropy", "learning_curve"}
 
 
 def main(directory, *options):
@@ -152,6 +156,52 @@ def test_greedy_generation_is_the_full_forward(trained, capsys):
     logits = np.array(model(np.array([got[:-1]]))[0, -5:])
     logits[:, : text.END + 1] = -np.inf
     assert logits.argmax(axis=-1).tolist() == got[-5:]
+
+
+@pytest.fixture
+def open_model(tmp_path):
+    """A folder as open models come in: GPT-2's names, tied, its tokenizer of single bytes."""
+    family = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 24}
+    config = {**family, "vocab_size": 257, "eos_token_id": 256}
+    module = interop.FAMILIES["gpt2"](config, ()).build(nnx.Rngs(0))
+    module.torch_config, module.torch_names = json.dumps(config), ()
+    folder = tmp_path / "open"
+    folder.mkdir()
+    save_file(interop.to_torch(module), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    numbers = {letter: number for number, letter in enumerate([*letters, "<end>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(numbers, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_an_open_model_goes_on_and_is_drawn(open_model, tmp_path, capsys):
+    options = ("generate", "--weights", open_model, "--prompt", "é and ", "--temperature", 0)
+    assert main(tmp_path, *options, "--count", 5, "--plot") == 0
+    assert capsys.readouterr().out.startswith("é and ")
+    expected = {"attention", "attention_layer_1", "entropy"}
+    assert figures_of(tmp_path) == {f"generated_{name}" for name in expected}
+    page = (run_of(tmp_path) / "figures" / "generated_attention.html").read_text()
+    assert page.startswith("<!")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("tokenizer.json", "tokenizer.json is damaged, or no tokenizer"),
+        ("model.safetensors", "model.safetensors is damaged, or no safetensors file"),
+    ],
+)
+def test_a_damaged_open_model_is_one_line(open_model, tmp_path, capsys, broken, message):
+    path = open_model / broken
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(tmp_path, "generate", "--weights", open_model) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_learned_positions_end(pieces, capsys):

@@ -102,7 +102,7 @@ def explore(
 
 def _four_axes(weights: ArrayLike) -> np.ndarray:
     """The weights in float64, [layers, heads, q, k]."""
-    array = read_array(weights, "weights").astype(np.float64)
+    array = np.asarray(read_array(weights, "weights"), np.float64)
     fits = 2 <= array.ndim <= 4 and array.size > 0
     require(fits, "weights", "be [layers, heads, q, k] or its last axes, not empty", array)
     wrong = array[~(np.isfinite(array) & (array >= 0))][:1].tolist()
