@@ -515,3 +515,11 @@ def test_torch_implementations_agree(name, shape, normalizer, direction):
         case, [IMPLEMENTATIONS[name]], device, options=options, peak=1.0, tell=lambda row: None
     )
     assert row.result == "timed"
+
+
+def test_open_models_are_measured(tmp_path, capsys):
+    assert cli.main(["benchmark", "open-models", "--smoke", "--output-dir", str(tmp_path)]) == 0
+    (metrics,) = tmp_path.rglob("metrics.json")
+    rows = json.loads(metrics.read_text())["rows"]
+    assert [row["family"] for row in rows] == ["gpt2", "llama"]
+    assert all(row[f"{what}\nms"] > 0 for row in rows for what in ("forward", "token"))
