@@ -1,5 +1,6 @@
 # make demo   set up .venv and run the demos           make test   set up .venv and run the tests
 # make lint   ruff and mypy, without changes           make clean  remove .venv and caches
+# make docs   build the site into docs/build
 # make package   build the wheel, install it in an empty environment, use it
 # make test-fast   the slots and dense attention alone, while you edit
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-fast lint package clean
+.PHONY: demo test test-fast lint docs package clean
 
 demo: $(READY)
 	$(BIN)/python -m experiments kernel-regression --n 500
@@ -24,6 +25,14 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tutorials are run as they are built; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(VENV)/.docs: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 # What is built lies in build/, outside of which the installed package is used.
 package:
@@ -49,5 +58,5 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build docs/build .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
