@@ -39,7 +39,7 @@ class LogWeight:
 def checked_case_weights(case_weights: CaseWeights, key: Num[Array, "k d"]) -> Any:
     """The weights as an array of floats, one for each row; None where there are none.
 
-    >>> checked_case_weights([1, 3], jnp.zeros((2, 1))).tolist()
+    >>> checked_case_weights(jnp.array([1, 3]), jnp.zeros((2, 1))).tolist()
     [1.0, 3.0]
     """
     if case_weights is None:
