@@ -162,12 +162,13 @@ def _theirs(model: Any, tokens: np.ndarray) -> Calls:
     def prefill() -> Any:
         return model(prompt, use_cache=True, logits_to_keep=1).past_key_values
 
-    full = prefill()
+    full, slides = prefill(), getattr(model.config, "sliding_window", None)
 
     @torch.no_grad()
     def step() -> Any:
         logits = model(token, past_key_values=full, use_cache=True).logits
-        full.crop(prompt.shape[1])  # the next call finds the same
+        if not slides:  # what a window has dropped does not come back: there it grows by a token
+            full.crop(-1)
         return logits
 
     return {"forward": forward, "gradient": gradient, "prefill": prefill, "token": step}
