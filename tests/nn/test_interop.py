@@ -213,6 +213,14 @@ def test_what_is_missing_left_over_or_of_another_size_is_named():
         )
     with pytest.raises(ValueError, match=r"rope_type of .* Got 'longrope'"):
         interop.from_torch(state, {**config, "rope_parameters": {"rope_type": "longrope"}})
+    for name, setting in (
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("gpt_oss", {"swiglu_alpha": 1.0}),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}),
+        ("mpt", {"attn_config": {"clip_qkv": 6.0}}),
+    ):
+        with pytest.raises(ValueError, match=r"^config must have "):
+            interop.from_torch(random_state(name), CONFIGS[name] | setting)
     with pytest.raises(ValueError, match="config must be given with a state dict"):
         interop.from_torch(state)
     with pytest.raises(ValueError, match="source must be a folder, a model of transformers"):

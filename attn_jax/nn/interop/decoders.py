@@ -26,6 +26,7 @@ from attn_jax.nn.interop.settings import (
     activation,
     head_features,
     layer_norm,
+    refuse,
     rms,
     rotary,
     tied,
@@ -87,6 +88,7 @@ def gpt2(config: Config, names: Names) -> Family:
     options |= {"activation": activation(config.get("activation_function", "gelu_new"))}
     options |= {"norm": layer_norm(config.get("layer_norm_epsilon", 1e-5))}
     options |= {"longest": config.get("n_positions", 1024)}
+    refuse(config, "scale_attn_by_inverse_layer_idx", False)
     if not config.get("scale_attn_weights", True):
         options |= {"score": ScaledDot(1.0)}
     rows = ends("transformer.wte.weight", "transformer.ln_f", is_tied)
@@ -207,6 +209,7 @@ def gpt_oss(config: Config, names: Names) -> Family:
     """gpt-oss, its weights not quantized. (OpenAI 2025.)"""
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     is_tied = tied(config, names)
+    refuse(config, "swiglu_alpha", 1.702)
     experts = partial(
         Experts,
         hidden=config["intermediate_size"],
@@ -271,13 +274,9 @@ def bloom(config: Config, names: Names) -> Family:
     layers = config.get("n_layer") or config["num_hidden_layers"]
     heads = config.get("n_head") or config["num_attention_heads"]
     is_tied, epsilon = tied(config, names), config.get("layer_norm_epsilon", 1e-5)
-    after = config.get("apply_residual_connection_post_layernorm", False)
+    refuse(config, "apply_residual_connection_post_layernorm", False)
     options = {"positions": "alibi", "norm": layer_norm(epsilon), "activation": "gelu"}
     options |= {"embedding": {"norm": layer_norm(epsilon)}}
-    if after:
-        raise ValueError(
-            "config must have apply_residual_connection_post_layernorm False. Got True"
-        )
     rows = ends("transformer.word_embeddings.weight", "transformer.ln_f", is_tied)
     rows += norm("transformer.word_embeddings_layernorm", "embedding.norm")
     for i in range(layers):

@@ -236,8 +236,7 @@ def whisper(config: Config, names: Names) -> Family:
     options |= {"activation": activation(config.get("activation_function", "gelu"))}
     options |= {"bias": ["query", "value", "out", "up", "down"], "positions": "learned"}
     options |= {"longest": config.get("max_target_positions", 448)}
-    scale = width**0.5 if config.get("scale_embedding", False) else 1.0
-    options |= {"embedding": {"scale": scale, "output_bias": False}}
+    options |= {"embedding": {"scale": 1.0, "output_bias": False}}  # whatever scale_embedding says
     rows = [Row("model.decoder.embed_tokens.weight", "embedding.tokens", SAME)]
     rows += [Row("model.decoder.embed_positions.weight", "embedding.learned", SAME)]
     rows += norm("model.decoder.layer_norm", "stack.norm")

@@ -41,6 +41,12 @@ class Family(NamedTuple):
     constants: Mapping[str, Any] = {}  # ours that no state dict has
 
 
+def refuse(config: Config, name: str, only: Any) -> None:
+    """Refuse a setting that our modules have one way alone."""
+    got = config.get(name, only)
+    require(got == only, "config", f"have {name} {only}", got)
+
+
 def activation(name: str, gated: bool = False) -> str:
     """Ours, by theirs."""
     require(name in ACTIVATIONS, "config", f"have an activation of {list(ACTIVATIONS)}", repr(name))
