@@ -257,16 +257,22 @@ def gpt_neox(config: Config, names: Names) -> Family:
     rows += [] if is_tied else [Row(output, "embedding.output", SAME)]
     for i in range(layers):
         here, there = f"stack.{i}", f"gpt_neox.layers.{i}"
-        rows += norm(f"{there}.input_layernorm", f"{here}.attention_norm")
-        rows += norm(f"{there}.post_attention_layernorm", f"{here}.forward_norm")
-        changes = by_head(heads, TRANSPOSED), by_head(heads)
-        both = f"{there}.attention.query_key_value"
-        rows += fused(both, f"{here}.attention", bias, *changes)
-        rows += linear(f"{there}.attention.dense", f"{here}.attention.out", bias)
-        rows += linear(f"{there}.mlp.dense_h_to_4h", f"{here}.forward.up")
-        rows += linear(f"{there}.mlp.dense_4h_to_h", f"{here}.forward.down")
+        rows += _megatron_layer(there, here, heads, "attention", bias)
     copies = ("embed_out.weight", "lm_head.weight") if is_tied else ()
     return Family(built(config, layers, heads, is_tied, **options), rows, "gpt_neox.", copies)
+
+
+def _megatron_layer(
+    there: str, here: str, heads: int, attention: str, bias: bool = True
+) -> list[Row]:
+    """A layer as GPT-NeoX and BLOOM name it: query, key and value in one array, head by head."""
+    rows = norm(f"{there}.input_layernorm", f"{here}.attention_norm")
+    rows += norm(f"{there}.post_attention_layernorm", f"{here}.forward_norm")
+    changes, both = (by_head(heads, TRANSPOSED), by_head(heads)), f"{attention}.query_key_value"
+    rows += fused(f"{there}.{both}", f"{here}.attention", bias, *changes)
+    rows += linear(f"{there}.{attention}.dense", f"{here}.attention.out", bias)
+    rows += linear(f"{there}.mlp.dense_h_to_4h", f"{here}.forward.up")
+    return rows + linear(f"{there}.mlp.dense_4h_to_h", f"{here}.forward.down")
 
 
 def bloom(config: Config, names: Names) -> Family:
@@ -281,14 +287,7 @@ def bloom(config: Config, names: Names) -> Family:
     rows += norm("transformer.word_embeddings_layernorm", "embedding.norm")
     for i in range(layers):
         here, there = f"stack.{i}", f"transformer.h.{i}"
-        rows += norm(f"{there}.input_layernorm", f"{here}.attention_norm")
-        rows += norm(f"{there}.post_attention_layernorm", f"{here}.forward_norm")
-        changes = by_head(heads, TRANSPOSED), by_head(heads)
-        both = f"{there}.self_attention.query_key_value"
-        rows += fused(both, f"{here}.attention", True, *changes)
-        rows += linear(f"{there}.self_attention.dense", f"{here}.attention.out")
-        rows += linear(f"{there}.mlp.dense_h_to_4h", f"{here}.forward.up")
-        rows += linear(f"{there}.mlp.dense_4h_to_h", f"{here}.forward.down")
+        rows += _megatron_layer(there, here, heads, "self_attention")
     copies = ("lm_head.weight",) if is_tied else ()
     return Family(built(config, layers, heads, is_tied, **options), rows, "transformer.", copies)
 

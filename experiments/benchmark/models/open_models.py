@@ -7,7 +7,6 @@ anything is timed, and takes turns with ours. Float32, one text.
 """
 
 import importlib.util
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +75,10 @@ def run(options: OpenModels) -> None:
     families = list(configurations(options).items())
     for name, config in families[:2] if options.smoke else families:
         theirs = _peer(name, config) if peer else None
-        ours = _random(config) if theirs is None else interop.from_torch(theirs, dtype=jnp.float32)
+        if theirs is None:
+            ours: Any = interop.FAMILIES[name](config, ()).build(nnx.Rngs(0))
+        else:
+            ours = interop.from_torch(theirs, dtype=jnp.float32)
         calls = {"attn_jax": _ours(ours, tokens)}
         if theirs is not None:
             calls["PyTorch"] = _theirs(theirs, tokens)
@@ -93,12 +95,6 @@ def run(options: OpenModels) -> None:
         rows.append(row)
         output.write_metrics({"rows": rows})  # what is done stays
     tables.print_table(rows)
-
-
-def _random(config: dict[str, Any]) -> Any:
-    module: Any = interop.FAMILIES[config["model_type"]](config, ()).build(nnx.Rngs(0))
-    module.torch_config, module.torch_names = json.dumps(config), ()
-    return module
 
 
 def _ours(model: Any, tokens: np.ndarray) -> Calls:
